@@ -1,1 +1,1 @@
-"""Archives: where they are kept, their formats, closed slices, checkpoints, export, import and upkeep."""
+"""Work on an archive without Redis: export and import, verification, maintenance."""

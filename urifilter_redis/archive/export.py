@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
-    from urifilter_redis.storage.documents import Content, Manifest
+    from urifilter_redis.storage.documents import Content
 
 __all__ = ["ExportedFilter", "export", "import_"]
 
@@ -95,15 +95,15 @@ def export(backend: Backend, name: str, path: Path, report: Callable[[int, int],
     Args:
         backend: the backend of the archive.
         name: the filter's name.
-        path: the file to write. An existing file is replaced.
+        path: the file. An existing file is replaced.
         report: called after each blob with the number of blobs written and the number of all.
 
     Returns:
         The exported checkpoints, one for each shard.
 
     Example:
-        >>> home = open_home("file:///srv/uris")
-        >>> checkpoints = drive(export(home, "news", Path("news.urifilter"), lambda done, total: None))
+        >>> backend = open_backend("file:///srv/uris")
+        >>> checkpoints = drive(export(backend, "news", Path("news.urifilter"), lambda done, total: None))
 
     Raises:
         ArchiveMissing: the filter is not in the archive, or a shard has no checkpoint yet.
@@ -123,17 +123,15 @@ def export(backend: Backend, name: str, path: Path, report: Callable[[int, int],
             raise ArchiveMissing(f"archive {backend.shown}: {text}")
         checkpoints.append(found)
     sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
-    registration = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
-    header = documents.dump(
-        _Header(
-            registration=registration,
-            exported=time.time(),
-            checkpoints=checkpoints,
-            blobs=list(sizes),
-            sizes=list(sizes.values()),
-        )
+    made = _Header(
+        registration=Registration(format=FORMAT, filter=name, created=time.time(), config=config),
+        exported=time.time(),
+        checkpoints=checkpoints,
+        blobs=list(sizes),
+        sizes=list(sizes.values()),
     )
-    with _written(path) as file:
+    header = documents.dump(made)
+    with _new_file(path) as file:
         file.write(_MAGIC + b"%d\n" % len(header) + header)
         for done, (blob, size) in enumerate(sizes.items(), 1):
             for at in range(0, size, PIECE * PIECES_AT_ONCE):
@@ -147,19 +145,26 @@ def export(backend: Backend, name: str, path: Path, report: Callable[[int, int],
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
+def _new_file(path: Path) -> Iterator[BinaryIO]:
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        try:
+        with _described(path):
             with part.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
-        except OSError as error:
-            raise ArchiveError(f"{path}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _described(path: Path) -> Iterator[None]:
+    """Raise an OSError as an ArchiveError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(f"{path}: {error.strerror or error}") from error
 
 
 def import_(backend: Backend, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
@@ -173,10 +178,10 @@ def import_(backend: Backend, path: Path, report: Callable[[int, int], object]) 
         report: called after each shard with the number of shards done and the number of all.
 
     Returns:
-        The filter's name and its configuration.
+        The filter's name and configuration.
 
     Example:
-        >>> name, config = drive(import_(home, Path("news.urifilter"), lambda done, total: None))
+        >>> name, config = drive(import_(backend, Path("news.urifilter"), lambda done, total: None))
 
     Raises:
         ConfigMismatch: the archive has another filter of this name.
@@ -186,9 +191,9 @@ def import_(backend: Backend, path: Path, report: Callable[[int, int], object]) 
     with ExportedFilter(path) as exported:
         exported.verify()
         name, config = exported.name, exported.config
-        there, _ = yield from register(backend, name, config)
-        if there.uid != config.uid:
-            raise ConfigMismatch(f"archive {backend.shown}: there is another filter {name!r}, of uid {there.uid}")
+        found, _ = yield from register(backend, name, config)
+        if found.uid != config.uid:
+            raise ConfigMismatch(f"archive {backend.shown}: there is another filter {name!r}, of uid {found.uid}")
         for each in exported.checkpoints:
             yield from _import_shard(backend, exported, each)
             report(each.shard + 1, config.shards)
@@ -222,9 +227,9 @@ def _import_shard(backend: Backend, exported: ExportedFilter, checkpoint: Checkp
 def _copy(
     backend: Backend, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]
 ) -> Flow[Checkpoint]:
-    """Upload all contents of a checkpoint and return the checkpoint with their new blobs.
+    """Upload all contents of a checkpoint; return the checkpoint with their new blobs.
 
-    Each writer that is used is appended to ``writers``, so that the caller can abandon it.
+    Each writer is appended to ``writers``, so that the caller can abandon it.
     """
     moved = []
     for content in checkpoint.contents:
@@ -265,10 +270,8 @@ class ExportedFilter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
+        with _described(path):
             self._file = path.open("rb")
-        except OSError as error:
-            raise ArchiveError(f"{path}: {error.strerror or error}") from error
         try:
             header = self._header()
         except BaseException:
@@ -284,18 +287,16 @@ class ExportedFilter:
         self._digester = Digester(self.config.normalize, hasher(self.config.hash, self.config.seed))
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._forgotten: dict[int, set[bytes]] = {}
-        self._kept = functools.lru_cache(PIECES_KEPT)(self._piece)
+        self._cached_piece = functools.lru_cache(PIECES_KEPT)(self._bitmap_piece)
 
     def _header(self) -> _Header:
-        try:
+        with _described(self._path):
             if self._file.readline(len(_MAGIC)) != _MAGIC:
                 raise ArchiveCorrupt(f"{self._path}: it is no exported filter: urifilter archive export writes one")
             length = self._file.readline(20)
             if not length.strip().isdigit() or int(length) > HEADER_LIMIT:
                 raise ArchiveCorrupt(f"{self._path}: its header has an impossible length")
             text = self._file.read(int(length))
-        except OSError as error:
-            raise ArchiveError(f"{self._path}: {error.strerror or error}") from error
         header = documents.load(_Header, text, f"{self._path}: its header")
         header.check()
         return header
@@ -306,9 +307,10 @@ class ExportedFilter:
         Raises:
             ArchiveCorrupt: a piece is damaged.
         """
-        for content in (content for each in self.checkpoints for content in each.contents):
-            for number in range(len(content.pieces)):
-                self.piece(content, number)
+        for checkpoint in self.checkpoints:
+            for content in checkpoint.contents:
+                for number in range(len(content.pieces)):
+                    self.piece(content, number)
 
     def piece(self, content: Content, number: int) -> bytes:
         """Return one piece of a content, unpacked and checked.
@@ -320,11 +322,9 @@ class ExportedFilter:
         self._check_open()
         spans = self._spans.setdefault(content.blob, content.spans())
         offset, length = spans[number]
-        try:
+        with _described(self._path):
             self._file.seek(self._starts[content.blob] + offset)
             packed = self._file.read(length)
-        except OSError as error:
-            raise ArchiveError(f"{self._path}: {error.strerror or error}") from error
         try:
             return content.pieces[number].unpack(packed)
         except ArchiveCorrupt as error:
@@ -358,15 +358,15 @@ class ExportedFilter:
             self._forgotten[shard] = {each for each, _ in split_forgotten(data)[0]}
         if digest in self._forgotten[shard]:
             return 0
-        tested = checkpoint.bitmaps[-max_age:][::-1]
+        tested = range(len(checkpoint.bitmaps))[-max_age:][::-1]
         tested = tested[-1:] if self.config.write == "all" else tested
-        for age, manifest in enumerate(tested, 1):
-            if self._has(manifest, shard, checkpoint.bitmaps.index(manifest), digest):
+        for age, bitmap in enumerate(tested, 1):
+            if self._has(shard, bitmap, digest):
                 return min(age, 2) if self.config.retention == "rolling" else age
         return 0
 
-    def _has(self, manifest: Manifest, shard: int, bitmap: int, digest: bytes) -> bool:
-        layout, units, k = self.config.layout, manifest.units, self.config.k
+    def _has(self, shard: int, bitmap: int, digest: bytes) -> bool:
+        layout, units, k = self.config.layout, self.checkpoints[shard].bitmaps[bitmap].units, self.config.k
         if layout == "counting":
             cells = ((4 * at, 0xF0 >> 4 * (at % 2)) for at in classic_offsets(digest, units, k))
         else:
@@ -374,11 +374,11 @@ class ExportedFilter:
             cells = ((at, 128 >> at % 8) for at in offsets(digest, units, k))
         for at, mask in cells:
             number, byte = divmod(at // 8, PIECE)
-            if not self._kept(shard, bitmap, number)[byte] & mask:
+            if not self._cached_piece(shard, bitmap, number)[byte] & mask:
                 return False
         return True
 
-    def _piece(self, shard: int, bitmap: int, number: int) -> bytes:
+    def _bitmap_piece(self, shard: int, bitmap: int, number: int) -> bytes:
         return self.piece(self.checkpoints[shard].bitmaps[bitmap].content, number)
 
     def close(self) -> None:

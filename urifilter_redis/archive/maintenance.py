@@ -1,4 +1,4 @@
-"""Look after an archive without Redis: list its filters, verify all it has, and remove leftovers."""
+"""Maintain an archive without Redis: list its filters, verify all that it has, and remove leftovers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ __all__ = [
     "show",
     "verify_all",
 ]
-
 
 #: Bytes of room that the disk of an archive has at least.
 ROOM = 1 << 20
@@ -141,7 +140,7 @@ def names(backend: Backend) -> Flow[list[str]]:
     """Return the names of the registered filters, sorted.
 
     Example:
-        >>> drive(names(open_home("file:///srv/uris")))
+        >>> drive(names(open_backend("file:///srv/uris")))
         ['images', 'news']
     """
     found = []
@@ -160,7 +159,7 @@ def entries(backend: Backend) -> Flow[list[Entry]]:
     The entry of a filter that cannot be read has its name and the problem; its other attributes are empty or 0.
 
     Example:
-        >>> [(entry.filter, entry.slices) for entry in drive(entries(open_home("file:///srv/uris")))]
+        >>> [(entry.filter, entry.slices) for entry in drive(entries(open_backend("file:///srv/uris")))]
         [('images', 0), ('news', 0)]
     """
     found = []
@@ -169,14 +168,17 @@ def entries(backend: Backend) -> Flow[list[Entry]]:
             text, registration = yield from read_registration(backend, name)
             listed = yield from list_documents(backend, name, registration.config if registration else None)
         except ArchiveCorrupt as error:
-            found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (str(error),)))
+            found.append(_unreadable(name, str(error)))
             continue
         if registration is not None:
             found.append(_entry(registration, listed, _missing(registration, listed, text)))
         elif listed:
-            problem = _unregistered(backend, name)
-            found.append(Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (problem,)))
+            found.append(_unreadable(name, _unregistered(backend, name)))
     return found
+
+
+def _unreadable(name: str, problem: str) -> Entry:
+    return Entry(name, "", "", "", 0, 0, 0.0, 0, None, 0, 0, (problem,))
 
 
 def _unregistered(backend: Backend, name: str) -> str:
@@ -184,7 +186,6 @@ def _unregistered(backend: Backend, name: str) -> str:
 
 
 def _missing(registration: Registration, listed: list[Listed], text: bytes | None) -> list[str]:
-    """Return one text for each missing document; none for a filter that is being dropped."""
     if registration.dropped:
         return []
     return missing(registration.config, registration.filter, listed, complete=is_complete(text))
@@ -245,7 +246,7 @@ def show(backend: Backend, name: str) -> Flow[tuple[Registration, list[Document]
     """Return the registration of a filter, and its checkpoints and closed slices.
 
     Example:
-        >>> registration, found = drive(show(open_home("file:///srv/uris"), "news"))
+        >>> registration, found = drive(show(open_backend("file:///srv/uris"), "news"))
         >>> [document.kind for document in found]
         ['checkpoint']
 
@@ -273,7 +274,7 @@ def verify_all(backend: Backend, only: str | None, report: Callable[[int, int], 
         report: called after each document of a filter with the number of documents done and the number of all.
 
     Example:
-        >>> found = drive(verify_all(open_home("file:///srv/uris"), None, lambda done, total: None))
+        >>> found = drive(verify_all(open_backend("file:///srv/uris"), None, lambda done, total: None))
         >>> found.problems
         ()
 
@@ -282,27 +283,20 @@ def verify_all(backend: Backend, only: str | None, report: Callable[[int, int], 
         ArchiveError: the archive failed before anything was read.
     """
     found = [only] if only else (yield from backend.filters())
-    looked = _Look(backend, report)
+    verifier = _Verifier(backend, report)
     for name in found:
         try:
-            there = yield from looked.at(name)
+            known = yield from verifier.verify(name)
         except ArchiveError as error:  # the other filters may still be readable
-            looked.problems.append(str(error))
+            verifier.problems.append(str(error))
             continue
-        if only and not there:
+        if only and not known:
             raise _not_there(backend, name)
-    return Verified(len(found), looked.documents, looked.packed, tuple(looked.problems), looked.checkpoints)
+    return Verified(len(found), verifier.documents, verifier.packed, tuple(verifier.problems), verifier.checkpoints)
 
 
-class _Look:
-    """Verifies filters: collects the problems and goes on.
-
-    Attributes:
-        documents: the number of documents that were read.
-        packed: bytes of the blobs that were read.
-        problems: one text for each problem.
-        checkpoints: see ``Verified``.
-    """
+class _Verifier:
+    """Verifies filters, and collects what ``Verified`` has of them."""
 
     def __init__(self, backend: Backend, report: Callable[[int, int], object]) -> None:
         self._backend, self._report = backend, report
@@ -310,7 +304,7 @@ class _Look:
         self.problems: list[str] = []
         self.checkpoints: dict[str, list[int]] = {}
 
-    def at(self, name: str) -> Flow[bool]:
+    def verify(self, name: str) -> Flow[bool]:
         """Verify one filter; return whether the archive has anything of it."""
         text, registration, damaged = None, None, False
         try:
@@ -331,9 +325,8 @@ class _Look:
                     whole[found.key.shard] += 1
             self._report(done, len(listed))
         if registration and (lost := _missing(registration, listed, text)):
-            again = yield from list_documents(
-                self._backend, name, config
-            )  # a checkpoint during the first list hides one
+            # a checkpoint that was written during the first listing hides another
+            again = yield from list_documents(self._backend, name, config)
             still = set(_missing(registration, again, text))
             self.problems += [problem for problem in lost if problem in still]
         if registration and not registration.dropped:
@@ -351,7 +344,7 @@ def prune(backend: Backend, age: float, only: str | None = None) -> Flow[Pruned]
         only: the name of the filter to prune; None: all filters.
 
     Example:
-        >>> drive(prune(open_home("file:///srv/uris"), age=3600.0)).blobs
+        >>> drive(prune(open_backend("file:///srv/uris"), age=3600.0)).blobs
         0
 
     Raises:

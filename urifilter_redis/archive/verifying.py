@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content
 
-__all__ = ["Listed", "list_documents", "missing", "read_listed", "verified"]
+__all__ = ["Listed", "list_documents", "missing", "verified"]
+
+#: How often a document that was replaced while it was verified is read again.
+TRIES = 5
+
+#: More items a millisecond than any server inserts.
+FASTEST = 1000
+
+#: More items a bit than a union ever estimates from a bitmap's fill.
+DENSEST = 32
+
+_TOO_MANY = "it counts more items than can have been inserted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +53,6 @@ class Listed:
     found: Checkpoint | Manifest | None
     problem: str = ""
 
-    @property
-    def what(self) -> str:
-        """The document's kind, filter, shard and epoch, for messages."""
-        return _what(self.key)
-
     def contents(self) -> list[Content]:
         """Return all contents that the document names."""
         if self.found is None:
@@ -61,56 +67,45 @@ def list_documents(backend: Backend, name: str, config: Config | None) -> Flow[l
     """
     listed = []
     for key in (yield from backend.keys(name)):
-        found = None if key.kind == "filter" else (yield from read_listed(backend, key, config))
+        found = None if key.kind == "filter" else (yield from _read_listed(backend, key, config))
         listed += [] if found is None else [found]
     return listed
 
 
-def read_listed(backend: Backend, key: Key, config: Config | None) -> Flow[Listed | None]:
+def _read_listed(backend: Backend, key: Key, config: Config | None) -> Flow[Listed | None]:
     """Read one document; return None if it has been removed."""
     text, problem = yield from read_to_replace(backend, key)
     if text is None:
         return None
-    return Listed(key, text, None, f"{_what(key)}: {problem}") if problem else _load(key, text, config)
+    if problem:
+        return Listed(key, text, None, f"{_what(key)}: {problem}")
+    found: Checkpoint | Manifest | None = None
+    try:
+        if key.kind == "checkpoint":
+            found = documents.load(Checkpoint, text, _what(key))
+        else:
+            found = documents.load(Manifest, text, _what(key))
+        if config is not None and key.uid != config.uid:
+            problem = f"{_what(key)}: no filter of this uid is registered"
+        elif config is not None:
+            if isinstance(found, Checkpoint):
+                found.check(config, key.shard)
+            else:
+                closed = Slice("history_1", config.units, config.bytes)
+                found.check(config, key.shard, closed, kind="slice", epoch=key.epoch)
+    except ArchiveCorrupt as error:
+        problem = str(error)
+    return Listed(key, text, found, problem)
 
 
 def _what(key: Key) -> str:
     return f"{key.kind} of {key.filter!r}, shard {key.shard}, epoch {key.epoch}"
 
 
-def _load(key: Key, text: bytes, config: Config | None) -> Listed:
-    what = _what(key)
-    try:
-        found: Checkpoint | Manifest
-        if key.kind == "checkpoint":
-            found = documents.load(Checkpoint, text, what)
-        else:
-            found = documents.load(Manifest, text, what)
-    except ArchiveCorrupt as error:
-        return Listed(key, text, None, str(error))
-    if config is None:
-        return Listed(key, text, found)
-    if key.uid != config.uid:
-        return Listed(key, text, found, f"{what}: no filter of this uid is registered")
-    try:
-        if isinstance(found, Checkpoint):
-            found.check(config, key.shard)
-        else:
-            closed = Slice("history_1", config.units, config.bytes)
-            found.check(config, key.shard, closed, kind="slice", epoch=key.epoch)
-    except ArchiveCorrupt as error:
-        return Listed(key, text, found, str(error))
-    return Listed(key, text, found)
-
-
 def missing(config: Config, name: str, listed: Iterable[Listed], *, complete: bool) -> list[str]:
     """Return one text for each document that a filter should have and has not.
 
-    Args:
-        config: the filter's configuration.
-        name: the filter's name.
-        listed: the documents that the archive has.
-        complete: whether every shard has had a checkpoint.
+    ``listed`` are the documents that the archive has, ``complete`` says whether every shard has had a checkpoint.
     """
     shards: defaultdict[int, list[Listed]] = defaultdict(list)
     for each in listed:
@@ -158,26 +153,11 @@ def _needed(config: Config, places: Sequence[Place], there: Mapping[int, object]
     yield from (each for each in range(max(0, oldest), epoch) if each not in missed)
 
 
-#: How often a document that was replaced while it was verified is read again.
-TRIES = 5
-
-#: More items a millisecond than any server inserts.
-FASTEST = 1000
-
-#: More items a bit than a union ever estimates from a bitmap's fill.
-DENSEST = 32
-
-
 def verified(backend: Backend, each: Listed, config: Config | None) -> Flow[Listed | None]:
     """Read and check all contents that a document names.
 
-    Args:
-        backend: the backend of the archive.
-        each: the document.
-        config: the filter's configuration; None if the filter is not registered.
-
-    Returns:
-        The document with its problems; None if it has been removed meanwhile.
+    Return the document with its problems; None if it has been removed meanwhile. ``config`` is None if the filter is
+    not registered.
     """
     for _ in range(TRIES):
         if each.problem:
@@ -185,11 +165,11 @@ def verified(backend: Backend, each: Listed, config: Config | None) -> Flow[List
         problems = yield from _problems(backend, each)
         if not problems:
             return each
-        again = yield from read_listed(backend, each.key, config)
+        again = yield from _read_listed(backend, each.key, config)
         if again is None:
             return None
         if again.text == each.text:
-            return replace(each, problem=f"{each.what}: {'; '.join(problems)}")
+            return replace(each, problem=f"{_what(each.key)}: {'; '.join(problems)}")
         each = again
     return each
 
@@ -204,7 +184,9 @@ def _problems(backend: Backend, each: Listed) -> Flow[list[str]]:
     problems = list(dict.fromkeys(problems))  # a blob that is missing is missed twice
     if isinstance(each.found, Checkpoint):
         return problems + _impossible(each.found)
-    return problems + ([_TOO_MANY] if each.found and not _possible(each.found) else [])
+    if each.found and each.found.inserted > _most(each.found.size, each.found.opened, each.found.closed):
+        problems.append(_TOO_MANY)
+    return problems
 
 
 def _readings(backend: Backend, each: Listed) -> Iterator[Flow[None]]:
@@ -231,9 +213,6 @@ def _ends(backend: Backend, name: str, content: Content) -> Flow[None]:
         raise ArchiveCorrupt(f"blob {content.blob}: it has more bytes than were written")
 
 
-_TOO_MANY = "it counts more items than can have been inserted"
-
-
 def _impossible(found: Checkpoint) -> list[str]:
     """Return one text for each impossible count or time of a checkpoint."""
     state, problems = found.shard_state(), []
@@ -250,17 +229,7 @@ def _impossible(found: Checkpoint) -> list[str]:
     return problems
 
 
-def _possible(found: Manifest) -> bool:
-    return found.inserted <= _most(found.size, found.opened, found.closed)
-
-
 def _most(size: int, opened: int, until: int) -> int:
-    """Return an upper bound of the items that a slice may count.
-
-    Args:
-        size: bytes of the bitmap.
-        opened: when the slice became today, server time in ms.
-        until: when the slice was closed, or when the checkpoint began, server time in ms.
-    """
+    """Return an upper bound of the items that a slice of ``size`` bytes may count between two times, in ms."""
     # the bits bound the items that are in the bitmap; an item that is forgotten and inserted again counts each time
     return DENSEST * 8 * size + FASTEST * max(0, until - opened)
