@@ -1,7 +1,7 @@
 """The worker: rotates and checkpoints filters on time, and restores filters that a server has lost.
 
-Any number of workers may run. A lease in ``meta`` lets one worker at a time look after a filter. The lease only saves
-work: the fences of the scripts and of the archive's documents keep two workers from harming each other.
+Any number of workers may run. A lease in ``meta`` lets one worker at a time serve a filter. The lease only saves work:
+the fences of the scripts and of the archive's documents keep two workers from harming each other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.base_blocking import connect, list_filters
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.transport.connections import Connector
 
-__all__ = ["Attended", "Worker"]
+__all__ = ["Served", "Worker"]
 
 log = logging.getLogger("urifilter_redis.worker")
 
@@ -40,7 +40,7 @@ LONGEST_SLEEP = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Attended:
+class Served:
     """The work that a worker did for one filter; the attributes are the keys of its JSON.
 
     Attributes:
@@ -52,7 +52,7 @@ class Attended:
         size: bytes that the checkpoint wrote.
         problems: one text for each problem that did not stop the work.
         error: a text that says why the work stopped; None if it did not.
-        busy: whether another worker looks after the filter; rotation and checkpoint are left to it then.
+        busy: whether another worker serves the filter; rotation and checkpoint are left to that worker then.
     """
 
     filter: str
@@ -68,7 +68,7 @@ class Attended:
 
 @dataclass(slots=True)
 class Worker:
-    """Looks after filters: restores, rotates and checkpoints each one when that is due.
+    """Serves filters: restores, rotates and checkpoints each one when that is due.
 
     Attributes:
         redis: the server's address, as for ``UriFilter.open``.
@@ -82,8 +82,8 @@ class Worker:
         timeouts: how long to wait for the server; None: the defaults.
 
     Example:
-        >>> home = open_home("file:///srv/uris")
-        >>> worker = Worker("redis://localhost:6379/0", "urifilter", "file:///srv/uris", home, every=300.0)
+        >>> backend = open_backend("file:///srv/uris")
+        >>> worker = Worker("redis://localhost:6379/0", "urifilter", "file:///srv/uris", backend, every=300.0)
         >>> [(done.filter, done.error) for done in worker.once()]
         [('images', None), ('news', None)]
 
@@ -106,7 +106,7 @@ class Worker:
             check_name(name)
 
     def run(self, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Look after the filters, round after round, until ``check`` or ``sleep`` raises an error.
+        """Serve the filters, round after round, until ``check`` or ``sleep`` raises an error.
 
         Args:
             sleep: a function that waits for some seconds between two rounds.
@@ -115,8 +115,8 @@ class Worker:
             self.once()
             sleep(min(self.every, LONGEST_SLEEP))
 
-    def once(self, *, force: bool = False) -> list[Attended]:
-        """Look after each filter once. Errors are logged and returned, so that the other filters get their turn.
+    def once(self, *, force: bool = False) -> list[Served]:
+        """Serve each filter once. Errors are logged and returned, so that the other filters are served, too.
 
         Args:
             force: write a checkpoint of each filter, whether it is due or not.
@@ -125,8 +125,8 @@ class Worker:
             wanted = self.names or self._all()
         except UriFilterError as error:
             log.error("%s", error)  # noqa: TRY400 - a message, no traceback
-            return [Attended("", error=str(error))]
-        return [self._attend(name, force=force) for name in wanted]
+            return [Served("", error=str(error))]
+        return [self._serve(name, force=force) for name in wanted]
 
     def _all(self) -> tuple[str, ...]:
         found = set(list_filters(redis=self.redis, prefix=self.prefix, timeouts=self.timeouts))
@@ -134,7 +134,7 @@ class Worker:
             found |= set(drive(registered_names(self.backend)))
         return tuple(sorted(found))
 
-    def _attend(self, name: str, *, force: bool) -> Attended:
+    def _serve(self, name: str, *, force: bool) -> Served:
         try:
             where = name, self.redis, self.prefix, self.timeouts, self.archive or ""
             connector, session = connect(*where, rotate="never")
@@ -142,14 +142,13 @@ class Worker:
             session.insists = False  # filters without an archive are opened, too
             with UriFilter(connector, session) as opened:
                 drive(open_(session), connector, self.check)
-                done = _Attention(self, opened, session, connector).run(force=force)
+                return _LeasedWork(self, opened, session, connector).run(force=force)
         except UriFilterError as error:
             log.error("%s", error)  # noqa: TRY400 - likewise
-            return Attended(name, error=str(error))
-        return done
+            return Served(name, error=str(error))
 
 
-class _Attention:
+class _LeasedWork:
     """The work for one filter, under the worker's lease."""
 
     def __init__(self, worker: Worker, opened: UriFilter, session: Session, connector: Connector) -> None:
@@ -157,16 +156,15 @@ class _Attention:
         self._session, self._connector = session, connector
         self._leased = 0.0
 
-    def run(self, *, force: bool) -> Attended:
-        opened = self._opened
-        restored = opened.restored
+    def run(self, *, force: bool) -> Served:
+        name, restored = self._opened.name, self._opened.restored
+        found: dict[str, Any] = {}
         if restored:
             shards = "1 shard" if restored.shards == 1 else f"{restored.shards} shards"
-            log.info("%s: restored %s to checkpoint %d", opened.name, shards, restored.checkpoint)
-        found: dict[str, object] = {"restored": restored.shards if restored else 0}
-        found["problems"] = restored.problems if restored else ()
+            log.info("%s: restored %s to checkpoint %d", name, shards, restored.checkpoint)
+            found = {"restored": restored.shards, "problems": restored.problems}
         if not self._lease("take"):
-            return Attended(opened.name, busy=True, **found)  # type: ignore[arg-type]
+            return Served(name, busy=True, **found)
         self._session.check = self._step
         try:
             found |= self._rotate()
@@ -174,21 +172,19 @@ class _Attention:
         finally:
             self._session.check = self._worker.check
             self._lease("release")
-        return Attended(opened.name, **found)  # type: ignore[arg-type]
+        return Served(name, **found)
 
-    def _rotate(self) -> dict[str, object]:
+    def _rotate(self) -> dict[str, Any]:
         done = self._opened.rotate_due() if self._opened.config.retention in TIMED else None
         if done is None:
             return {}
         log.info("%s: rotated to epoch %d", self._opened.name, done.epoch)
         return {"epoch": done.epoch, "problems": done.problems}
 
-    def _checkpoint(self, *, force: bool) -> dict[str, object]:
+    def _checkpoint(self, *, force: bool) -> dict[str, Any]:
         """Write a checkpoint if one is due; a rotation makes it due, so that a restore has the new slices."""
         opened = self._opened
-        if opened.config.archive in {None, "redis"}:
-            return {}
-        if not force and opened.checkpoint_age() < self._worker.every:
+        if opened.config.archive in {None, "redis"} or (not force and opened.checkpoint_age() < self._worker.every):
             return {}
         done = opened.checkpoint()
         text = "%s: checkpoint %d, %d of %d shards, %d bytes"

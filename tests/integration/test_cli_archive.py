@@ -32,7 +32,7 @@ from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.storage.backends import open_backend
-from urifilter_redis.worker import Attended
+from urifilter_redis.worker import Served
 
 NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")
 SETTINGS = {"capacity": 100_000, "error_rate": 1e-8, "seed": 1}
@@ -547,7 +547,7 @@ def test_worker_once(there, folder):
     age_by(there, 86_401)
     out, err = cli.run("worker", "--once", "--json")
     done = json.loads(out)
-    assert [list(each) for each in done] == [names(Attended)] * 2
+    assert [list(each) for each in done] == [names(Served)] * 2
     forever, news = done
     assert (forever["filter"], forever["epoch"], forever["checkpoint"]) == ("forever", None, 1)
     assert (news["filter"], news["epoch"], news["checkpoint"], news["shards"]) == ("news", 1, 1, 1)
