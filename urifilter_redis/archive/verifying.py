@@ -218,8 +218,8 @@ def _impossible(found: Checkpoint) -> list[str]:
     state, problems = found.shard_state(), []
     for bitmap in found.bitmaps:
         closed = state.closed_of(bitmap.name)
-        told = (closed.opened, closed.closed, closed.inserted) if closed else (state.opened, 0, state.inserted)
-        if (bitmap.opened, bitmap.closed, bitmap.inserted) != told:
+        wanted = (closed.opened, closed.closed, closed.inserted) if closed else (state.opened, 0, state.inserted)
+        if (bitmap.opened, bitmap.closed, bitmap.inserted) != wanted:
             problems.append(f"{bitmap.name} has other times or counts than its shard")
     largest = max(bitmap.size for bitmap in found.bitmaps)
     counts = [(each.opened, each.closed, each.inserted) for each in state.closed]

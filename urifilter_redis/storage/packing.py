@@ -55,7 +55,7 @@ _ZEROS = bytes.maketrans(b"0", b"\0")
 def pack(piece: bytes) -> bytes:
     """Return a piece in the smallest coding that suits it. It grows by one byte at most."""
     if len(piece) >= _SPLIT_FROM and len(piece) - piece.count(0) <= min(_SPARSE * len(piece), _FEW):
-        return min(_plain(piece), _zstd(piece), _split(piece), key=len)
+        return min(_PLAIN + piece, _zstd(piece), _split(piece), key=len)
     return _pack_whole(piece)
 
 
@@ -75,7 +75,7 @@ def unpack(packed: bytes, length: int) -> bytes:
 
 
 def _pack_whole(piece: bytes) -> bytes:
-    return min(_plain(piece), _zstd(piece), _huffman(piece), key=len)
+    return min(_PLAIN + piece, _zstd(piece), _huffman(piece), key=len)
 
 
 def _unpack_whole(packed: bytes, length: int) -> bytes:
@@ -95,10 +95,6 @@ def _unpack_whole(packed: bytes, length: int) -> bytes:
     except (zstandard.ZstdError, zlib.error) as error:
         raise ArchiveCorrupt(f"a piece cannot be decompressed: {error}") from error
     raise ArchiveCorrupt(f"a piece is of the unknown coding {tag!r}")
-
-
-def _plain(piece: bytes) -> bytes:
-    return _PLAIN + piece
 
 
 def _zstd(piece: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Connectors: a pipeline goes to the one server there is, or in parts to the nodes that have its keys."""
+"""Connectors send a pipeline to the one server there is, or its parts to the nodes that have their keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from urifilter_redis.engine.routes import GIVEN, search
 from urifilter_redis.engine.steps import TOTAL
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.endpoints import Endpoint
-from urifilter_redis.transport.sentinels import HELD, LOOK
-from urifilter_redis.transport.servers import AsyncServer, Server
+from urifilter_redis.transport.sentinels import HELD, POLL
+from urifilter_redis.transport.servers import AsyncServer, Sending, Server
 from urifilter_redis.transport.url import READS
 
 if TYPE_CHECKING:
@@ -30,16 +30,21 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Meanwhile, Reply, Timeouts
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.sentinels import SentinelEvents
-    from urifilter_redis.transport.servers import Sending
     from urifilter_redis.transport.url import Packed
 
 __all__ = ["AsyncConnector", "Connector", "SharedConnector"]
 
+#: Pipelines to a node that ``SharedConnector`` has in flight at once: while the server runs one, the next one travels.
+PIPELINES = 2
+
+#: The most commands in a pipeline of several tasks; each may take the server up to 8 ms. One task may send more.
+COMMANDS_A_PIPELINE = 32
+
 S = TypeVar("S", Server, AsyncServer)
 
 
-class _Connections(ABC, Generic[S]):
-    """The common part of both connectors: an origin, its routes, and a server for each node.
+class _BaseConnector(ABC, Generic[S]):
+    """The common part of both connectors: an endpoint, its routes, and a server for each node.
 
     Attributes:
         connections: the most connections to each server.
@@ -103,7 +108,7 @@ class _Connections(ABC, Generic[S]):
         return found or self._servers.setdefault((node, sentinel), self._make(node, sentinel=sentinel))
 
     def _sentinels(self) -> SentinelEvents | None:
-        """Return what Sentinels tell this process of failovers; None: there are no Sentinels."""
+        """Return this process's subscriptions to the Sentinels; None: there are no Sentinels."""
         service, process = self.routes.service, os.getpid()
         if service is None:
             return None
@@ -114,7 +119,7 @@ class _Connections(ABC, Generic[S]):
         """Return the server of a node, which is not connected."""
 
 
-class Connector(_Connections[Server]):
+class Connector(_BaseConnector[Server]):
     """Sends pipelines, blocking; thread-safe, and after a fork over connections of its own.
 
     Callers wait for a free connection in the order in which they come, each for at most ``patience``.
@@ -159,13 +164,13 @@ class Connector(_Connections[Server]):
     def _ready(self) -> Unsent | RedisError | None:
         """Wait until no failover is under way, and search the nodes if they must be asked.
 
-        Return the outcome of all that is to be sent, if that has no place to go.
+        Return the outcome of all commands if there is no node for them.
         """
         events, end = self._sentinels(), time.monotonic() + self._longest_hold
-        while events is not None and events.look(self.routes):
+        while events is not None and events.poll(self.routes):
             if time.monotonic() >= end:
                 return HELD
-            time.sleep(LOOK)
+            time.sleep(POLL)
         return self._search() if self.routes.must_search else None
 
     def _search(self) -> Unsent | RedisError | None:
@@ -191,7 +196,7 @@ class Connector(_Connections[Server]):
         self._endpoint.close()
 
 
-class AsyncConnector(_Connections[AsyncServer]):
+class AsyncConnector(_BaseConnector[AsyncServer]):
     """Sends pipelines, awaited; each event loop and process has connections of its own.
 
     Tasks wait for a free connection in the order in which they come, each for at most ``patience``.
@@ -230,18 +235,18 @@ class AsyncConnector(_Connections[AsyncServer]):
         part.place(received, outcomes)
 
     async def _ready(self) -> Unsent | RedisError | None:
-        """Do as that of ``Connector``, awaited."""
+        """Do as ``Connector._ready``, awaited."""
         events, end = self._sentinels(), time.monotonic() + self._longest_hold
-        while events is not None and await self._look(events):
+        while events is not None and await self._poll(events):
             if time.monotonic() >= end:
                 return HELD
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
         return await self._search() if self.routes.must_search else None
 
-    async def _look(self, events: SentinelEvents) -> bool:
+    async def _poll(self, events: SentinelEvents) -> bool:
         if events.must_connect:
-            return await asyncio.to_thread(events.look, self.routes)
-        return events.look(self.routes)
+            return await asyncio.to_thread(events.poll, self.routes)
+        return events.poll(self.routes)
 
     async def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes, self.patience)
@@ -261,10 +266,8 @@ class AsyncConnector(_Connections[AsyncServer]):
 
     def _make(self, node: str, *, sentinel: bool) -> AsyncServer:
         endpoint, given = self._endpoint, node == GIVEN
-        make, unsent = (
-            functools.partial(endpoint.pool, node, sentinel=sentinel),
-            functools.partial(endpoint.unsent, node),
-        )
+        make = functools.partial(endpoint.pool, node, sentinel=sentinel)
+        unsent = functools.partial(endpoint.unsent, node)
         theirs = endpoint.pool() if given and endpoint.is_one_client else None
         return AsyncServer(make, self.patience, unsent, reached=not given or endpoint.embedded, theirs=theirs)
 
@@ -281,8 +284,8 @@ class _Sendings:
     """The parts of a pipeline of the blocking client, each on its way to its node.
 
     Args:
-        routes: learn from the outcomes.
-        outcomes: one for each command, which those of the parts replace.
+        routes: the routes, which learn from the outcomes.
+        outcomes: one for each command; the outcomes of the parts replace them.
     """
 
     def __init__(self, routes: Routes, outcomes: list[Any]) -> None:
@@ -295,7 +298,7 @@ class _Sendings:
             # in one order, so that two callers never wait for each other's connections
             for part in sorted(self._routes.split(commands, self._outcomes), key=lambda each: each.node):
                 server = server_of(part.node)
-                sending = server.sending(part.commands)
+                sending = Sending(server.pool, part.commands)
                 self._under_way.append((part, sending))  # before it has a connection, which Ctrl-C could lose
                 server.post(sending)
         except BaseException:
@@ -314,21 +317,72 @@ class _Sendings:
             self.leave()
 
     def leave(self) -> None:
-        """Give the connections back; those that still owe replies are broken off. Left again it gives back the rest."""
+        """Give the connections back; those that still owe replies are broken off. A second call does the rest."""
         while self._under_way:
             self._under_way[-1][1].leave()
             self._under_way.pop()
 
 
-#: Pipelines in flight at once: while the server runs one, the next one travels.
-PIPELINES = 2
+class SharedConnector:
+    """Sends the commands of many tasks in shared pipelines; each task gets the outcomes of its own commands.
 
-#: The most commands in a pipeline of several tasks; each may take the server up to 8 ms. One task may send more.
-COMMANDS_A_PIPELINE = 32
+    Each node of a Redis Cluster has pipelines of its own, so that a node that is away does not delay the others. The
+    commands of a cancelled task may run, if their pipeline has been sent.
+    """
+
+    def __init__(
+        self, connector: AsyncConnector, patience: float, note: Callable[[RedisError], object] = lambda _: None
+    ) -> None:
+        """Share a connector.
+
+        Args:
+            connector: the connector that sends the pipelines.
+            patience: seconds after which commands that still wait for a pipeline are ``Unsent``.
+            note: a function that is called with each error that the server answers.
+        """
+        self.shown = connector.shown
+        self._note, self._patience = note, patience
+        self._connector = connector
+        self._queues: dict[str, _NodeQueue] = {}
+
+    @property
+    def waiting(self) -> int:
+        """The tasks whose commands wait for a pipeline."""
+        return sum(len(each.waiting) for each in self._queues.values())
+
+    def equip(self, session: Session) -> None:
+        """See ``AsyncConnector.equip``."""
+        self._connector.equip(session)
+
+    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
+        """Send commands once; return one outcome for each command (see ``steps.Send``)."""
+        routes = self._connector.routes
+        if routes.alone:
+            return await self._queue_of(GIVEN).send(commands)
+        indexes: dict[str, list[int]] = {}
+        for index, command in enumerate(commands):
+            indexes.setdefault(routes.node_of(command) or GIVEN, []).append(index)
+        sending = (self._queue_of(node).send([commands[index] for index in some]) for node, some in indexes.items())
+        outcomes: list[Any] = [None] * len(commands)
+        for some, answered in zip(indexes.values(), await asyncio.gather(*sending), strict=True):
+            for index, outcome in zip(some, answered, strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    def _queue_of(self, node: str) -> _NodeQueue:
+        found = self._queues.get(node)
+        if found is None:
+            found = self._queues[node] = _NodeQueue(self._connector, self._patience, self._note)
+        return found
+
+    async def close(self) -> None:
+        """Fail the waiting commands, wait for the pipelines in flight, and close the connections."""
+        await asyncio.gather(*(each.close() for each in self._queues.values()))
+        await self._connector.close()
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _Request:
     """The commands of one task that wait for a pipeline.
 
     Attributes:
@@ -346,132 +400,68 @@ class _Wanted:
             self.outcomes.set_result(outcomes)
 
     def fail(self, why: str) -> None:
-        """Settle all commands as ``Unsent``."""
         self.settle([Unsent(ConnectionError(why))] * len(self.commands))
 
 
-class SharedConnector:
-    """Sends the commands of many tasks in shared pipelines; each task gets the outcomes of its own commands.
-
-    Each node of a Redis Cluster has pipelines of its own, so that one that is away holds up nobody who asks others. The
-    commands of a cancelled task may run, if their pipeline has been sent.
-    """
-
-    def __init__(
-        self, connector: AsyncConnector, patience: float, note: Callable[[RedisError], object] = lambda _: None
-    ) -> None:
-        """Share a connector.
-
-        Args:
-            connector: the connector that sends the pipelines.
-            patience: seconds after which commands that still wait for a pipeline are ``Unsent``.
-            note: a function that is called with each error that the server answers.
-        """
-        self.shown = connector.shown
-        self._note, self._patience = note, patience
-        self._connector = connector
-        self._pumps: dict[str, _Pumps] = {}
-
-    @property
-    def waiting(self) -> int:
-        """The tasks whose commands wait for a pipeline."""
-        return sum(each.waiting for each in self._pumps.values())
-
-    def equip(self, session: Session) -> None:
-        """See ``AsyncConnector.equip``."""
-        self._connector.equip(session)
-
-    async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
-        """Send commands once; return one outcome for each command (see ``steps.Send``)."""
-        routes = self._connector.routes
-        if routes.alone:
-            return await self._pumps_of(GIVEN).send(commands)
-        places: dict[str, list[int]] = {}
-        for place, command in enumerate(commands):
-            places.setdefault(routes.node_of(command) or GIVEN, []).append(place)
-        sending = (self._pumps_of(node).send([commands[place] for place in some]) for node, some in places.items())
-        outcomes: list[Any] = [None] * len(commands)
-        for some, answered in zip(places.values(), await asyncio.gather(*sending), strict=True):
-            for place, outcome in zip(some, answered, strict=True):
-                outcomes[place] = outcome
-        return outcomes
-
-    def _pumps_of(self, node: str) -> _Pumps:
-        found = self._pumps.get(node)
-        if found is None:
-            found = self._pumps[node] = _Pumps(self._connector, self._patience, self._note)
-        return found
-
-    async def close(self) -> None:
-        """Fail the waiting commands, wait for the pipelines in flight, and close the connections."""
-        await asyncio.gather(*(each.close() for each in self._pumps.values()))
-        await self._connector.close()
-
-
-class _Pumps:
-    """The pipelines to one node, and the commands that wait for one; see ``SharedConnector``."""
+class _NodeQueue:
+    """The requests that wait for a pipeline to one node, and the tasks that send them; see ``SharedConnector``."""
 
     def __init__(self, connector: AsyncConnector, patience: float, note: Callable[[RedisError], object]) -> None:
         self._connector, self._patience, self._note = connector, patience, note
-        self._waiting: deque[_Wanted] = deque()
+        self.waiting: deque[_Request] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pumping = 0
-
-    @property
-    def waiting(self) -> int:
-        """The tasks whose commands wait for a pipeline."""
-        return len(self._waiting)
+        self._senders = 0
 
     async def send(self, commands: Sequence[Arguments]) -> list[Any]:
         """Send commands once; return one outcome for each command."""
         loop = asyncio.get_running_loop()
-        wanted = _Wanted(commands, loop.create_future(), loop.time())
-        self._waiting.append(wanted)
-        if self._pumping < PIPELINES:
-            self._pumping += 1
-            pump = asyncio.create_task(self._pump())
-            self._tasks.add(pump)
-            pump.add_done_callback(self._tasks.discard)
-        return await wanted.outcomes
+        request = _Request(commands, loop.create_future(), loop.time())
+        self.waiting.append(request)
+        if self._senders < PIPELINES:
+            self._senders += 1
+            sender = asyncio.create_task(self._send_waiting())
+            self._tasks.add(sender)
+            sender.add_done_callback(self._tasks.discard)
+        return await request.outcomes
 
-    async def _pump(self) -> None:
+    async def _send_waiting(self) -> None:
         try:
             while taken := self._take():
                 await self._send(taken)
         finally:
-            self._pumping -= 1  # no await since the queue was empty, so that a later task starts another pump
+            self._senders -= 1  # no await since the queue was empty, so that a later task starts another sender
 
-    async def _send(self, taken: Sequence[_Wanted]) -> None:
+    async def _send(self, taken: Sequence[_Request]) -> None:
         try:
-            outcomes = await self._connector.send([command for wanted in taken for command in wanted.commands])
+            outcomes = await self._connector.send([command for request in taken for command in request.commands])
         except Exception as error:  # noqa: BLE001 - raised in each task whose commands were sent
-            for wanted in taken:
-                if not wanted.outcomes.done():
-                    wanted.outcomes.set_exception(error)
+            for request in taken:
+                if not request.outcomes.done():
+                    request.outcomes.set_exception(error)
             return
         begin = 0
-        for wanted in taken:
-            wanted.settle(outcomes[begin : begin + len(wanted.commands)])
-            begin += len(wanted.commands)
+        for request in taken:
+            request.settle(outcomes[begin : begin + len(request.commands)])
+            begin += len(request.commands)
         for outcome in outcomes:
             if isinstance(outcome, RedisError):
                 self._note(outcome)
 
-    def _take(self) -> list[_Wanted]:
-        """Take waiting commands for one pipeline; drop those of cancelled tasks, and those that waited too long."""
-        taken: list[_Wanted] = []
+    def _take(self) -> list[_Request]:
+        """Take requests for one pipeline; drop those of cancelled tasks, and those that waited too long."""
+        taken: list[_Request] = []
         size, since = 0, asyncio.get_running_loop().time() - self._patience
-        while self._waiting and (not taken or size + len(self._waiting[0].commands) <= COMMANDS_A_PIPELINE):
-            wanted = self._waiting.popleft()
-            if wanted.since < since:
-                wanted.fail("the server is too slow for the number of requests")
-            elif not wanted.outcomes.done():
-                taken.append(wanted)
-                size += len(wanted.commands)
+        while self.waiting and (not taken or size + len(self.waiting[0].commands) <= COMMANDS_A_PIPELINE):
+            request = self.waiting.popleft()
+            if request.since < since:
+                request.fail("the server is too slow for the number of requests")
+            elif not request.outcomes.done():
+                taken.append(request)
+                size += len(request.commands)
         return taken
 
     async def close(self) -> None:
-        """Fail the waiting commands, and wait for the pipelines in flight."""
-        while self._waiting:
-            self._waiting.popleft().fail("the connector was closed")
+        """Fail the waiting requests, and wait for the pipelines in flight."""
+        while self.waiting:
+            self.waiting.popleft().fail("the connector was closed")
         await asyncio.gather(*self._tasks)

@@ -39,6 +39,22 @@ DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
 #: The setting ``syslog-ident`` of the embedded server, by which ``doctor`` knows it.
 IDENTITY = "urifilter"
 
+#: Seconds that a starting server has to answer. A server that is loading its data answers, and may take longer.
+START_PATIENCE = 15.0
+
+#: How often the server is started before its start counts as failed.
+STARTS = 3
+
+#: Seconds between two attempts to reach the server.
+POLL = 0.01
+
+#: The most bytes of a socket's path: 107 fit into its address.
+SOCKET_PATH_LIMIT = 107
+
+_PRIVATE = 0o700
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
+
 
 def default_data_dir() -> Path:
     """Return the folder in ``URIFILTER_DATA_DIR``, or else the platform's folder for a user's data.
@@ -63,35 +79,10 @@ def has_usable_data_dir() -> bool:
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
 
 
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        raise OSError(f"HOME is not set, and the system has no home for user {os.getuid()}") from error
-
-
-#: Seconds that a starting server has to answer. A server that is loading its data answers, and may take longer.
-START_PATIENCE = 15.0
-
-#: How often the server is started before its start counts as failed.
-STARTS = 3
-
-#: Seconds between two attempts to reach the server.
-POLL = 0.01
-
-#: The most bytes of a socket's path: 107 fit into its address.
-SOCKET_PATH_LIMIT = 107
-
-_PRIVATE = 0o700
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
-_OTHERWISE = "or give the address of a Redis or Valkey server (--redis, redis=, URIFILTER_REDIS_URL)"
-
-
 def acquire(data_dir: Path | None = None) -> EmbeddedServer:
-    """Join the embedded server, or start it; return once it answers.
+    """Join the embedded server with its data in a folder (None: ``default_data_dir()``); return once it answers.
 
-    Args:
-        data_dir: the folder of the server's data; None: ``default_data_dir()``.
+    The server is started if it does not run.
 
     Raises:
         ServerUnavailable: the server is not installed, its folder cannot be used, or it does not start.
@@ -219,6 +210,13 @@ class EmbeddedServer:
         except FileNotFoundError:
             lines = []
         return next((line.strip() for line in reversed(lines) if line.strip()), "it does not answer")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise OSError(f"HOME is not set, and the system has no home for user {os.getuid()}") from error
 
 
 def _program() -> Path:

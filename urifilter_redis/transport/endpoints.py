@@ -1,4 +1,4 @@
-"""Endpoints: how connections to a server, or to each node that it names, are made: from a URL, or as a client's."""
+"""Endpoints make the connections to a server and its nodes: from a URL, or as those of a client of redis-py."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from urifilter_redis.transport.url import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from urifilter_redis.transport.url import Packed
 
 __all__ = ["IMPOSSIBLE", "Endpoint", "check_url"]
 
-#: What redis-py raises for options of a connection that cannot be: an encoding, a name of a host.
+#: The errors of redis-py for impossible options of a connection: an encoding, the name of a host.
 IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
 
-#: What no server can be behind, as long as none ever was: a name that does not resolve, a socket that is not there.
+#: The errors of an address where no server is, unless one was there before: a name that does not resolve, no socket.
 _NOWHERE = (socket.gaierror, FileNotFoundError)
 
 #: The options of a client of a Redis Cluster that the connections to its nodes have.
@@ -51,7 +52,7 @@ _OF_NODES = (
 
 
 class Endpoint:
-    """The source of connections.
+    """A server, or the servers of a deployment, to which connections are made.
 
     Args:
         given: an address; or a client of redis-py: ``Redis`` or ``RedisCluster``, blocking or of asyncio.
@@ -80,14 +81,14 @@ class Endpoint:
     ) -> None:
         self._library: ModuleType = redis.asyncio if asynchronous else redis
         self._retry = (redis.asyncio.retry if asynchronous else redis.retry).Retry(NoBackoff(), 0)
-        self._timeouts, self._limit = timeouts, _limit(given, connections)
+        self._timeouts, self._most = timeouts, _checked_connections(given, connections)
         self.address = given if isinstance(given, Address) else None
         self._client = None if isinstance(given, Address) else given
         if self._client is not None and not isinstance(given, self._library.Redis | self._library.RedisCluster):
             raise _no_client(given, "redis.asyncio.Redis" if asynchronous else "redis.Redis")
         if self.address is not None and self.address.is_found:
             check_url(self.address.url)
-        self._options = _checked(*options)
+        self._options = _checked_options(*options)
         if self.embedded and self._options != (0, READS[0]):
             self.close()
             raise ValueError("the embedded server has no replicas: give the address of a server that has some")
@@ -111,29 +112,28 @@ class Endpoint:
     @property
     def wait_replicas(self) -> int:
         """The replicas that must have an answer before it is believed."""
-        return self._options[0] or (0 if self.address is None else target_of(self.address.url).wait_replicas)
+        return self._options[0] or (self._target.wait_replicas if self._target else 0)
 
-    def _reads_replicas(self) -> bool:
-        given = READS[0] if self.address is None else target_of(self.address.url).reads
-        return {given, self._options[1]} != {READS[0]}
+    @property
+    def _target(self) -> Target | None:
+        return target_of(self.address.url) if self.address else None
 
     def routes(self) -> Routes:
         """Return routes in which nothing but the address is known."""
-        if self.address is None:
-            seeds = _nodes_of(self._client) if self.is_of_cluster else ()
-            return Routes(seeds, reads_replicas=self._reads_replicas(), waits=self.wait_replicas > 0)
-        target = target_of(self.address.url)
-        service = Service(target.service, target.hosts) if target.service else None
-        hosts = target.hosts if target.kind == "cluster" else ()
-        options = {"reads_replicas": self._reads_replicas(), "waits": self.wait_replicas > 0}
-        return Routes(hosts, service, alone=self.embedded, **options)
+        target, service, reads = self._target, None, READS[0]
+        seeds = _nodes_of(self._client) if self.is_of_cluster else ()
+        if target is not None:
+            seeds, reads = target.hosts if target.kind == "cluster" else (), target.reads
+            service = Service(target.service, target.hosts) if target.service else None
+        reads_replicas, waits = {reads, self._options[1]} != {READS[0]}, self.wait_replicas > 0
+        return Routes(seeds, service, alone=self.embedded, reads_replicas=reads_replicas, waits=waits)
 
     def pool(self, node: str = GIVEN, *, sentinel: bool = False) -> Pool:
         """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
-        if self.address is not None:
-            url = target_of(self.address.url).url(node, sentinel=sentinel)
-            redis_pool = _redis_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._limit)
-            return Pool(redis_pool, ours=True, mends=not target_of(self.address.url).service)
+        if (target := self._target) is not None:
+            url = target.url(node, sentinel=sentinel)
+            redis_pool = _redis_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._most)
+            return Pool(redis_pool, ours=True, mends=not target.service)
         if node == GIVEN and not self.is_of_cluster:
             return Pool(self._client.connection_pool)  # type: ignore[union-attr]
         if node == GIVEN:
@@ -156,10 +156,10 @@ class Endpoint:
         options = {name: value for name, value in known.items() if name in _OF_NODES or name.startswith("ssl_")}
         times = {"socket_connect_timeout": self._timeouts.connect, "socket_timeout": self._timeouts.reply}
         given = {name: value for name, value in options.items() if value is not None}
-        return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._limit}
+        return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._most}
 
     def events(self, service: Service) -> SentinelEvents:
-        """Return what the Sentinels of the address tell this process of failovers."""
+        """Return this process's subscriptions to the Sentinels of the address."""
         assert self.address is not None  # noqa: S101 - it names the Sentinels
         url, given = self.address.url, self._timeouts
         timeouts = replace(given, connect=min(given.connect, PATIENCE), reply=min(given.reply, PATIENCE))
@@ -171,28 +171,21 @@ class Endpoint:
         return events_of(url, service, connection)
 
     def unsent(self, node: str, error: Exception, *, reached: bool) -> Unsent:
-        """Say that there was no connection to a node, and start the embedded server again, if it is that.
+        """Return the outcome of commands for a node to which there is no connection; restart the embedded server.
 
-        Args:
-            node: the node's name.
-            error: the reason.
-            reached: whether there was a connection before, so that the server may come back.
+        ``reached`` says whether there was a connection before, so that the server may come back.
         """
-        why = self._revive() or error
-        url = self.shown if self.address is None else target_of(self.address.url).url(node)
-        told, certain = tls.explained(why, url, reached=reached)
-        causes = tls.causes_of(why)
-        nowhere = not reached and (certain or any(isinstance(each, _NOWHERE) for each in causes))
-        return Unsent(told, hopeless=nowhere or any(isinstance(each, IMPOSSIBLE) for each in causes))
-
-    def _revive(self) -> OSError | None:
-        """See to it that the embedded server runs, if it is that; return the reason why it cannot."""
+        why: Exception = error
         try:
             if self.address is not None:
                 self.address.revive()
-        except OSError as error:  # its folder is gone, say
-            return error
-        return None
+        except OSError as failure:  # its folder is gone, say
+            why = failure
+        url = self._target.url(node) if self._target else self.shown
+        reason, certain = tls.explained(why, url, reached=reached)
+        causes = tls.causes_of(why)
+        nowhere = not reached and (certain or any(isinstance(each, _NOWHERE) for each in causes))
+        return Unsent(reason, hopeless=nowhere or any(isinstance(each, IMPOSSIBLE) for each in causes))
 
     def packed(self) -> Packed:
         """Return the server's address, for a filter that is opened anew; see ``Address.packed``.
@@ -213,7 +206,7 @@ class Endpoint:
             self.address.close()
 
 
-def _checked(wait_replicas: int, reads: str) -> tuple[int, str]:
+def _checked_options(wait_replicas: int, reads: str) -> tuple[int, str]:
     if isinstance(wait_replicas, bool) or not isinstance(wait_replicas, int) or wait_replicas < 0:
         raise ValueError(f"wait_replicas is a whole number from 0 up and not {wait_replicas!r}")
     if reads not in READS:
@@ -227,13 +220,13 @@ def check_url(url: str) -> None:
     Raises:
         ValueError: it cannot.
     """
-    target = _target(url)
+    target = _parsed(url)
     nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
     for node, sentinel in [*nodes, ("", False)]:
         _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
 
 
-def _target(url: str) -> Target:
+def _parsed(url: str) -> Target:
     try:
         parts = split(url)
         if parts.scheme == "unix" or "@" not in f"{parts.path}{parts.fragment}":  # or the rest of a password is there
@@ -251,7 +244,7 @@ def _no_url() -> ValueError:
 
 
 def _redis_pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections: int) -> Any:
-    """Make a pool of connections; nothing is connected. What the URL's query says comes first."""
+    """Make a pool of connections; nothing is connected. The URL's query overrides the other options."""
     url, read = tls.taken(url)
     try:
         without_password(url)  # finds what is wrong, too
@@ -269,8 +262,7 @@ def _redis_pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections
     raise _no_url()
 
 
-def _limit(given: object, connections: int | None) -> int:
-    """Return how many connections there may be."""
+def _checked_connections(given: object, connections: int | None) -> int:
     if connections is None:
         return CONNECTIONS
     if not isinstance(given, Address):
@@ -280,7 +272,7 @@ def _limit(given: object, connections: int | None) -> int:
     return connections
 
 
-def _nodes_of(client: Any) -> list[str]:
+def _nodes_of(client: Any) -> Sequence[str]:
     """Return the nodes that a client of a Redis Cluster knows, or those that it was given, as ``host:port``."""
     nodes = client.get_nodes() or client.nodes_manager.startup_nodes.values()
     return [f"{each.host}:{each.port}" for each in nodes]
@@ -299,7 +291,7 @@ def _shown_client(client: Any) -> str:
 
 
 def _no_client(given: object, wanted: str) -> TypeError:
-    """Say that an object is no client for here, and which address its server has, if it is another library's client."""
+    """Return the error for an object that is no client for here; it names the address of another library's client."""
     kind, known = type(given), getattr(getattr(given, "connection_pool", None), "connection_kwargs", None)
     text = f"redis= takes a URL or a {wanted} and not {kind.__module__}.{kind.__qualname__}"
     if not isinstance(known, dict):

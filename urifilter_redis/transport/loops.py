@@ -1,4 +1,4 @@
-"""One client for each event loop and process: asyncio's connections belong to the loop that opened them."""
+"""One client for each event loop and process, as asyncio's connections belong to the loop that opened them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _inherited: list[object] = []
 
 
 class PerLoop(Generic[T]):
-    """Makes something in each event loop that asks for it, once, and closes it when the loop ends.
+    """Makes one client for each event loop that asks for one, and closes it when the loop ends.
 
-    What other loops have is left alone, and in a forked child what the parent has.
+    The clients of other loops are left alone, and in a forked child those of the parent.
     """
 
     def __init__(self, make: Callable[[], T], close: Callable[[T], Awaitable[object]]) -> None:
@@ -33,7 +33,7 @@ class PerLoop(Generic[T]):
         self._kept: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
     def get(self) -> T:
-        """Return the running loop's.
+        """Return the running loop's client.
 
         Raises:
             UriFilterError: this is a forked child in the middle of its parent's loop.
@@ -45,37 +45,37 @@ class PerLoop(Generic[T]):
             raise UriFilterError(text) from None
         made = self._made.get(loop) if self._process == os.getpid() else None
         if made is None:
-            self._leave_others()
+            self._forget_others()
             made = self._made[loop] = self._make()
         return made
 
     async def kept(self) -> T:
-        """Return the running loop's, which is closed when the loop ends; raises as ``get``."""
-        thing, loop = self.get(), asyncio.get_running_loop()
+        """Return the running loop's client, which is closed when the loop ends. The errors are those of ``get``."""
+        client, loop = self.get(), asyncio.get_running_loop()
         if loop not in self._kept:
-            keeper = self._kept[loop] = self._keep(thing)
+            keeper = self._kept[loop] = self._keep(client)
             await anext(keeper)
-        return thing
+        return client
 
     async def close(self) -> None:
-        """Close the running loop's, if it has one."""
-        self._leave_others()
+        """Close the running loop's client, if it has one."""
+        self._forget_others()
         loop = asyncio.get_running_loop()
-        thing, keeper = self._made.pop(loop, None), self._kept.pop(loop, None)
+        client, keeper = self._made.pop(loop, None), self._kept.pop(loop, None)
         if keeper is not None:
             await keeper.aclose()
-        elif thing is not None:
-            await self._close(thing)
+        elif client is not None:
+            await self._close(client)
 
-    async def _keep(self, thing: T) -> AsyncGenerator[None, None]:
+    async def _keep(self, client: T) -> AsyncGenerator[None, None]:
         """Wait until the loop ends: as it does, ``asyncio.run`` closes every generator that has begun."""
         try:
             yield
         finally:
-            await self._close(thing)
+            await self._close(client)
 
-    def _leave_others(self) -> None:
-        """Forget loops that have ended, and a parent's."""
+    def _forget_others(self) -> None:
+        """Forget the clients of loops that have ended, and of a parent process."""
         if self._process != os.getpid():
             _inherited.extend((*self._made.values(), *self._kept.values()))
             self._process, self._made, self._kept = os.getpid(), {}, {}
@@ -85,12 +85,12 @@ class PerLoop(Generic[T]):
 
 
 async def stays(_: object) -> None:
-    """Close nothing: it is the caller's."""
+    """Close nothing: the client is the caller's."""
 
 
-def lent(thing: Any, named: str) -> Callable[[], Any]:
-    """Return a ``make`` for something that the caller made, and that is for one loop."""
-    once = iter([thing])
+def lent(client: Any, named: str) -> Callable[[], Any]:
+    """Return a ``make`` for a client that the caller made, and that is for one loop."""
+    once = iter([client])
 
     def make() -> Any:
         for each in once:

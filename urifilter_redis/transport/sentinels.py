@@ -1,4 +1,4 @@
-"""What Sentinels tell of a failover: that it begins, and which server is the master then.
+"""The messages of Sentinels about a failover: its beginning, and its end.
 
 From ``+selected-slave`` on, the old master may take writes that the new one will never have. So new calls are held
 until there is a new master. The messages are read before each pipeline, without a thread.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.routes import Routes, Service
 
-__all__ = ["HELD", "LOOK", "PATIENCE", "SentinelEvents", "events_of"]
+__all__ = ["HELD", "PATIENCE", "POLL", "SentinelEvents", "events_of"]
 
 #: Seconds for which a connection to a Sentinel, and its first answer, are waited for.
 PATIENCE = 0.5
@@ -30,8 +30,8 @@ PATIENCE = 0.5
 #: Seconds after which a Sentinel that could not be reached is tried again.
 AGAIN = 10.0
 
-#: Seconds between two looks at the messages. A replica is promoted a tenth of a second after it was selected.
-LOOK = 0.01
+#: Seconds between two readings of the messages. A replica is promoted a tenth of a second after it was selected.
+POLL = 0.01
 
 #: The longest time for which calls are held, seconds. A promotion takes one.
 HOLD = 5.0
@@ -68,13 +68,13 @@ class SentinelEvents:
 
     @property
     def must_connect(self) -> bool:
-        """Whether the next look may take longer, because it connects."""
+        """Whether the next poll may take longer, because it connects."""
         return bool(self._due())
 
-    def look(self, routes: Routes) -> bool:
-        """Read the messages, and note in the routes what they tell; return whether calls are to be held."""
+    def poll(self, routes: Routes) -> bool:
+        """Read the messages, and note in the routes what they say; return whether calls are to be held."""
         now = time.monotonic()
-        if now >= self._read_at + LOOK:
+        if now >= self._read_at + POLL:
             self._read_all()
         if self._held_until is not None and now >= self._held_until:
             self._end()
@@ -133,7 +133,7 @@ class SentinelEvents:
             self._end()
 
     def _end(self) -> None:
-        """Have calls go on, once the Sentinels were asked who is the master."""
+        """Let calls go on, once the Sentinels were asked for the master."""
         self._told += 1
         self._held_until = None
 
@@ -141,7 +141,7 @@ class SentinelEvents:
 def _service_in(text: str) -> str:
     """Return the service that a message is about.
 
-    It is ``slave NAME IP PORT @ SERVICE IP PORT``, ``master SERVICE IP PORT`` or ``SERVICE IP PORT IP PORT``.
+    The message is ``slave NAME IP PORT @ SERVICE IP PORT``, ``master SERVICE IP PORT`` or ``SERVICE IP PORT IP PORT``.
     """
     words = text.partition(" @ ")[2].split() or text.split()
     return words[1] if len(words) == 4 else words[0]  # noqa: PLR2004
@@ -151,12 +151,6 @@ _events: weakref.WeakValueDictionary[tuple[int, str], SentinelEvents] = weakref.
 
 
 def events_of(url: str, service: Service, connection: Callable[[str], Any]) -> SentinelEvents:
-    """Return what the Sentinels of an address tell this process, over one connection each, however many filters it has.
-
-    Args:
-        url: the address.
-        service: the service that it names.
-        connection: see ``SentinelEvents``.
-    """
+    """Return the subscriptions of this process to the Sentinels of an address; all its filters share them."""
     key = os.getpid(), url
     return _events.get(key) or _events.setdefault(key, SentinelEvents(service, connection))

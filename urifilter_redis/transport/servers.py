@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.outcomes import Unsent
     from urifilter_redis.transport.pool import Pool
 
-__all__ = ["AsyncServer", "Sending", "Server", "broken_off", "packed", "send_async"]
+__all__ = ["AsyncServer", "Sending", "Server", "send_async"]
 
-# What redis-py raises for an error reply, and then closes the connection.
-_CLOSING = (AuthenticationError, BusyLoadingError)
+# What redis-py raises for an error reply. But for ResponseError it closes the connection then.
+_ERROR_REPLIES = (ResponseError, AuthenticationError, BusyLoadingError)
 
 # uvloop's RuntimeError for writing to a connection that has broken off; asyncio's own loop drops the bytes, or has an
 # OSError.
@@ -37,10 +37,10 @@ class Sending:
     """A pipeline of the blocking client. Other work can be done between its commands and its replies.
 
     Attributes:
-        pool: the connections of which it takes one.
-        waiter: its turn among the callers that want a connection.
-        connection: its connection; None: it has none.
-        commands: its commands.
+        pool: the connections of which the pipeline takes one.
+        waiter: the pipeline as a caller of the pool.
+        connection: the pipeline's connection; None: it has none.
+        commands: the commands to send.
     """
 
     __slots__ = ("_outcomes", "_whole", "commands", "connection", "pool", "waiter")
@@ -65,11 +65,9 @@ class Sending:
             for _ in self.commands:
                 try:
                     outcomes.append(self.connection.read_response(disable_decoding=True))
-                except ResponseError as refusal:
-                    outcomes.append(_reply(refusal))
-                except _CLOSING as refusal:
-                    outcomes.append(_reply(refusal))
-                    whole = False
+                except _ERROR_REPLIES as refusal:
+                    outcomes.append(_without_frames(refusal))
+                    whole = whole and isinstance(refusal, ResponseError)
             self._whole = whole
         except (RedisError, OSError) as error:
             self.fail(Unanswered(error))
@@ -83,7 +81,7 @@ class Sending:
             self.leave()
 
     def leave(self) -> None:
-        """Give the connection and the place back; a connection that still owes replies is broken off."""
+        """Give the connection back, and leave the pool's limit; a connection that still owes replies is broken off."""
         connection, self.connection = self.connection, None
         try:
             if connection is not None and self._whole and self.pool.keeps:
@@ -96,26 +94,22 @@ class Sending:
             self.pool.limit.leave(self.waiter)
 
 
-def _reply(refusal: RedisError) -> RedisError:
-    """Return an error reply without the frames that read it: they would keep the client alive, as they know the reply.
+def _without_frames(refusal: RedisError) -> RedisError:
+    """Return an error reply without the frames that read the reply.
 
-    Then the connections of a client that nobody has closed would be open until the garbage collector comes.
+    The frames know the client, and a client that nobody has closed would keep its connections until the garbage
+    collector comes.
     """
     return refusal.with_traceback(None)
 
 
-def packed(commands: Sequence[Arguments]) -> list[bytes]:
-    """Return the bytes of a pipeline, as a connection sends them."""
-    # not by the connection, which looks at every argument before it calls the same function
+def _packed(commands: Sequence[Arguments]) -> list[bytes]:
+    # not by the connection, which checks every argument before it calls the same function
     return [b"".join(map(pack_command, commands))]  # type: ignore[arg-type]  # its stub knows tuples of one element
 
 
-def broken_off(error: RuntimeError) -> ConnectionError:
-    """Return the error of a connection that has broken off for that of uvloop; any other is raised again.
-
-    Raises:
-        RuntimeError: it is another one.
-    """
+def _broken_off(error: RuntimeError) -> ConnectionError:
+    """Return the error of a broken connection for uvloop's RuntimeError; raise any other RuntimeError again."""
     if _BROKEN_OFF not in str(error):
         raise error
     return ConnectionError(str(error))
@@ -130,23 +124,25 @@ async def send_async(
     """
     outcomes: list[Any] = []
     whole = True
-    # one wait for all of them: redis-py's own costs more than a reply, and swallows a cancellation on Python 3.11
+    # one timeout for all replies: redis-py's own costs more than a reply, and swallows a cancellation on Python 3.11
     limit, connection.socket_timeout = connection.socket_timeout, None
     try:
-        async with asyncio.timeout(limit) as wait:
+        async with asyncio.timeout(limit) as timeout:
             await _post(connection, commands)
             if meanwhile is not None:
                 meanwhile()
-            patience = _Patience(wait, limit)
+            now = asyncio.get_running_loop().time
+            moved = now()
             for _ in commands:
-                patience.renew()
+                # moved on seldom, as most replies come together; a reply has at least nine tenths of its time
+                if limit is not None and (time := now()) > moved + limit / 10:
+                    timeout.reschedule(time + limit)
+                    moved = time
                 try:
                     outcomes.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as refusal:
-                    outcomes.append(_reply(refusal))
-                except _CLOSING as refusal:
-                    outcomes.append(_reply(refusal))
-                    whole = False
+                except _ERROR_REPLIES as refusal:
+                    outcomes.append(_without_frames(refusal))
+                    whole = whole and isinstance(refusal, ResponseError)
     except (RedisError, OSError) as error:
         await connection.disconnect(nowait=True)
         late = isinstance(error, TimeoutError)
@@ -163,39 +159,9 @@ async def send_async(
 
 async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
     try:
-        await connection.send_packed_command(packed(commands))
+        await connection.send_packed_command(_packed(commands))
     except RuntimeError as error:
-        raise broken_off(error) from error
-
-
-class _Patience:
-    """The time for the next reply: it is moved on seldom, because most replies of a pipeline come together.
-
-    Args:
-        wait: ends the wait.
-        limit: seconds for each reply; None: there is no limit. A reply gets at least nine tenths of them.
-    """
-
-    __slots__ = ("_limit", "_moved", "_now", "_wait")
-
-    def __init__(self, wait: asyncio.Timeout, limit: float | None) -> None:
-        self._wait, self._limit = wait, limit
-        self._now = asyncio.get_running_loop().time
-        self._moved = self._now()
-
-    def renew(self) -> None:
-        """Wait for the next reply."""
-        if self._limit is not None and (now := self._now()) > self._moved + self._limit / 10:
-            self._wait.reschedule(now + self._limit)
-            self._moved = now
-
-
-class Unable(Protocol):
-    """Makes the outcome of commands for which there was no connection."""
-
-    def __call__(self, error: Exception, *, reached: bool) -> Unsent:
-        """Return the outcome."""
-        ...
+        raise _broken_off(error) from error
 
 
 class Server:
@@ -211,12 +177,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        make: Callable[[], Pool],
-        patience: float,
-        unsent: Unable,
-        *,
-        reached: bool = True,
+        self, make: Callable[[], Pool], patience: float, unsent: Callable[..., Unsent], *, reached: bool = True
     ) -> None:
         self._make, self._patience, self._unsent, self._reached = make, patience, unsent, reached
         # by process: redis-py's pool has a lock, which another thread may hold as this one forks
@@ -244,17 +205,13 @@ class Server:
 
         Each pipeline that is not finished has a connection of its own.
         """
-        sending = self.sending(commands)
+        sending = Sending(self.pool, commands)
         try:
             self.post(sending)
         except BaseException:
             sending.leave()
             raise
         return sending
-
-    def sending(self, commands: Sequence[Arguments]) -> Sending:
-        """Return a pipeline that is not sent yet, and has no connection."""
-        return Sending(self.pool, commands)
 
     def post(self, sending: Sending) -> None:
         """Wait for a connection, and send a pipeline; ``Sending.leave`` gives the connection back in any case."""
@@ -269,7 +226,7 @@ class Server:
             return
         self._reached = True
         try:
-            sending.connection.send_packed_command(packed(sending.commands))
+            sending.connection.send_packed_command(_packed(sending.commands))
         except (RedisError, OSError) as error:
             sending.fail(Unanswered(error))
 
@@ -283,21 +240,15 @@ class Server:
 class AsyncServer:
     """Sends pipelines to one server, awaited; each event loop and process has connections of its own.
 
-    Tasks wait for a free connection in the order in which they come.
-
-    Args:
-        make: makes the connections of an event loop.
-        patience: seconds for which a task waits for a free connection.
-        unsent: makes the outcome of commands for which there was no connection (see ``Endpoint.unsent``).
-        reached: whether the server was there before, so that it may come back.
-        theirs: the connections of a given client, which are for one loop; None: none was given.
+    Tasks wait for a free connection in the order in which they come. The arguments are those of ``Server``, and
+    ``theirs``: the connections of a given client, which are for one loop; None: none was given.
     """
 
     def __init__(
         self,
         make: Callable[[], Pool],
         patience: float,
-        unsent: Unable,
+        unsent: Callable[..., Unsent],
         *,
         reached: bool = True,
         theirs: Pool | None = None,
@@ -325,7 +276,7 @@ class AsyncServer:
             try:
                 connection = await pool.take_async()
             except (RedisError, OSError, RuntimeError, *IMPOSSIBLE) as error:
-                why = broken_off(error) if isinstance(error, RuntimeError) else error
+                why = _broken_off(error) if isinstance(error, RuntimeError) else error
                 # in a thread, because starting the embedded server again takes a while
                 outcome = await asyncio.to_thread(self._unsent, why, reached=self._reached)
                 return [outcome] * len(commands)

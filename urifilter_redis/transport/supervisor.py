@@ -32,13 +32,15 @@ SYNC = 5
 LOG_LIMIT = 1 << 20
 
 #: Seconds that the server of a killed supervisor has to shut down, where the system does not end it.
-LEFT_PATIENCE = 10
+ORPHAN_PATIENCE = 10
 
 
 def main(program: str, socket_path: str, data: str, users_lock: str, identity: str) -> None:
     """Run the server until it ends or has no user."""
-    _end_one_that_was_left(socket_path)
-    with open(users_lock, "rb") as users, _open_log(Path(data, "valkey.log")) as log:  # noqa: PTH123 - quick to load
+    _end_orphan(socket_path)
+    path = Path(data, "valkey.log")
+    mode = "wb" if path.exists() and path.stat().st_size > LOG_LIMIT else "ab"
+    with open(users_lock, "rb") as users, path.open(mode) as log:  # noqa: PTH123 - quick to load
         server = subprocess.Popen(  # noqa: S603 - the program that embedded.py found
             [program, *_options(socket_path, data, identity)],
             stdin=subprocess.DEVNULL,
@@ -98,11 +100,6 @@ def _take(descriptor: int) -> bool:
     return True
 
 
-def _open_log(path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN202 - a binary file
-    too_long = path.exists() and path.stat().st_size > LOG_LIMIT
-    return path.open("wb" if too_long else "ab")
-
-
 def _die_with_parent() -> None:
     """Let Linux end the server when this process is killed; elsewhere the next supervisor ends it."""
     if sys.platform == "linux":
@@ -110,13 +107,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
-def _end_one_that_was_left(socket_path: str) -> None:
+def _end_orphan(socket_path: str) -> None:
     """Shut down the server of a killed supervisor, so that two servers never write the same files."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as left:
-        left.settimeout(LEFT_PATIENCE)
-        left.connect(socket_path)
-        left.sendall(b"*1\r\n$8\r\nSHUTDOWN\r\n")
-        while left.recv(1024):  # the connection closes when the server has ended
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as orphan:
+        orphan.settimeout(ORPHAN_PATIENCE)
+        orphan.connect(socket_path)
+        orphan.sendall(b"*1\r\n$8\r\nSHUTDOWN\r\n")
+        while orphan.recv(1024):  # the connection closes when the server has ended
             pass
     with contextlib.suppress(FileNotFoundError):
         os.unlink(socket_path)  # noqa: PTH108 - quick to load

@@ -1,4 +1,4 @@
-"""TLS: the options of a ``rediss://`` address, and why a connection could not be made, in words."""
+"""TLS: the options of a ``rediss://`` address, and advice for failures of a connection."""
 
 from __future__ import annotations
 
@@ -13,41 +13,26 @@ from redis.asyncio import SSLConnection
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-__all__ = ["OPTIONS", "causes_of", "explained", "taken"]
+__all__ = ["causes_of", "explained", "taken"]
 
 #: The options of TLS that name a file or a folder.
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
-#: The words of an option that is true or false.
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: The values of ``ssl_min_version``: two names, and OpenSSL's numbers.
+_VERSIONS = {str(int(each)): each for each in ssl.TLSVersion if each > 0}
+_VERSIONS |= {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
-#: The words of ``ssl_cert_reqs``.
-_REQUIREMENTS = ("required", "optional", "none")
-
-#: The words of ``ssl_min_version``, beside OpenSSL's numbers.
-_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
-
-
-def _boolean(text: str) -> bool:
-    return _BOOLEANS[text.lower()]
-
-
-def _requirement(text: str) -> str:
-    return _REQUIREMENTS[_REQUIREMENTS.index(text.lower())]
-
-
-def _version(text: str) -> ssl.TLSVersion:
-    return ssl.TLSVersion(int(text)) if text.isdecimal() else _VERSIONS[text.lower()]
-
-
-# The options that are read here, since not every release of redis-py reads them, or says so if they are wrong; and the
-# values that each may have.
-_READ: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "ssl_cert_reqs": (_requirement, "required, optional or none"),
-    "ssl_check_hostname": (_boolean, "true or false"),
-    "ssl_min_version": (_version, "TLSv1.2 or TLSv1.3"),
+# The options that are read here, since not every release of redis-py reads them, or says so if they are wrong: the
+# values of each, and a text that names them.
+_READ: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "ssl_cert_reqs": ({each: each for each in ("required", "optional", "none")}, "required, optional or none"),
+    "ssl_check_hostname": (
+        dict.fromkeys(("true", "yes", "1"), True) | dict.fromkeys(("false", "no", "0"), False),
+        "true or false",
+    ),
+    "ssl_min_version": (_VERSIONS, "TLSv1.2 or TLSv1.3"),
 }
 
 #: The options of TLS in an address. Others of redis-py's, such as those of OCSP, do nothing as text and are refused.
@@ -128,7 +113,7 @@ def taken(url: str) -> tuple[str, dict[str, Any]]:
     """Take the options of TLS that need reading off an address; return the rest of it, and redis-py's arguments.
 
     Raises:
-        ValueError: there is no such option, it has no such value, or it is for ``rediss://``.
+        ValueError: an option is unknown, has an impossible value, or stands in an address without TLS.
 
     Example:
         >>> taken("rediss://localhost/0?ssl_ca_certs=ca.pem&ssl_check_hostname=no")
@@ -151,12 +136,9 @@ def taken(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def explained(error: Exception, url: str, *, reached: bool) -> tuple[Exception, bool]:
-    """Return an error with advice, if there is any, and whether another attempt would certainly fail too.
+    """Return the reason why there is no connection, with advice if there is any; and whether a retry must fail, too.
 
-    Args:
-        error: the reason why there is no connection.
-        url: the server's address.
-        reached: whether there was a connection before.
+    ``reached`` says whether there was a connection to the server at ``url`` before.
     """
     if isinstance(error, AuthenticationError | ResponseError):
         return error, False
@@ -168,9 +150,9 @@ def explained(error: Exception, url: str, *, reached: bool) -> tuple[Exception, 
     if not advice:
         return error, False
     made = type(error) if isinstance(error, TimeoutError) else ConnectionError
-    told = made(f"{advice} ({text})")
-    told.__cause__ = error
-    return told, certain
+    explained_error = made(f"{advice} ({text})")
+    explained_error.__cause__ = error
+    return explained_error, certain
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
@@ -212,8 +194,7 @@ def _options(query: str) -> dict[str, str]:
 
 
 def _read(name: str, text: str) -> Any:
-    read, possible = _READ[name]
-    try:
-        return read(text)
-    except (KeyError, ValueError):
-        raise ValueError(f"{name} is {possible} and not {text!r:.40}") from None
+    values, possible = _READ[name]
+    if text.lower() not in values:
+        raise ValueError(f"{name} is {possible} and not {text!r:.40}")
+    return values[text.lower()]

@@ -2,7 +2,7 @@
 
 Beside the URLs of redis-py there are ``redis+cluster://a:1,b:2`` for nodes of a Redis Cluster, and
 ``redis+sentinel://a:1,b:2/service/0`` for a master that Sentinels watch; ``rediss+…`` of each over TLS. The options of
-the library itself, ``OPTIONS``, are taken out before redis-py sees a URL.
+the library itself, ``wait_replicas`` and ``reads``, are taken out before redis-py sees a URL.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
 
 __all__ = [
-    "OPTIONS",
     "READS",
     "URL_VARIABLE",
     "Address",
     "OptionError",
     "Packed",
     "Target",
-    "bracketed",
     "database_of",
     "redis_cli",
     "split",
@@ -36,8 +34,8 @@ __all__ = [
     "without_password",
 ]
 
-#: The options of a URL that redis-py does not know.
-OPTIONS = ("wait_replicas", "reads")
+#: The environment variable with the address of the server.
+URL_VARIABLE = "URIFILTER_REDIS_URL"
 
 #: Who answers ``contains``: the master, or a replica if there is one.
 READS = ("master", "replicas")
@@ -45,9 +43,10 @@ READS = ("master", "replicas")
 #: The options of a URL for the Sentinels themselves, by the name that redis-py has for them.
 _OF_SENTINELS = {"sentinel_username": "username", "sentinel_password": "password"}
 
-_NETLOC = re.compile(r"[^/?#]*")
+#: The words in the names of a URL's secret options: users and passwords, and what may hold a token.
+_SECRET = ("user", "password", "credential", "authmechanismproperties")
 
-_PORTS = {"sentinel": 26379}
+_NETLOC = re.compile(r"[^/?#]*")
 
 
 class OptionError(ValueError):
@@ -83,24 +82,20 @@ class Target:
     reads: str
 
     def url(self, node: str = "", *, sentinel: bool = False) -> str:
-        """Return redis-py's URL of a node, ``host:port``; of none: of the server itself, or of the first.
+        """Return redis-py's URL of a node, ``host:port``; of none: of the server itself, or of the first node.
 
         A node without a host has that of the server.
         """
         if sentinel:
             query = f"?{self.sentinel_query}" if self.sentinel_query else ""
-            return f"{self.scheme}://{bracketed(node)}{query}"
+            return f"{self.scheme}://{_bracketed(node)}{query}"
         query = f"?{self.query}" if self.query else ""
-        if not node and self.kind != "server":
-            node = self.hosts[0]
-        if not node:
+        if not node and self.kind == "server":
             return f"{self.scheme}://{self.login}{self.hosts[0]}{self.path}{query}"
-        host, _, port = node.rpartition(":")
-        if not host:
-            host = urlsplit(f"redis://{self.hosts[0]}").hostname or "localhost"
-        over_socket = self.scheme == "unix"
-        scheme, path = ("redis", "") if over_socket else (self.scheme, self.path)
-        return f"{scheme}://{self.login}{bracketed(f'{host}:{port}')}{path}{query}"
+        host, _, port = (node or self.hosts[0]).rpartition(":")
+        host = host or urlsplit(f"redis://{self.hosts[0]}").hostname or "localhost"
+        scheme, path = ("redis", "") if self.scheme == "unix" else (self.scheme, self.path)
+        return f"{scheme}://{self.login}{_bracketed(f'{host}:{port}')}{path}{query}"
 
 
 @lru_cache(maxsize=64)
@@ -119,7 +114,7 @@ def target_of(url: str) -> Target:
     if kind:
         if kind not in {"cluster", "sentinel"} or scheme not in {"redis", "rediss"}:
             raise OptionError("there are redis+cluster:// and redis+sentinel://, and rediss+… of both for TLS")
-        hosts = tuple(_with_port(each, _PORTS.get(kind, 6379)) for each in netloc.split(","))
+        hosts = tuple(_with_port(each, 26379 if kind == "sentinel" else 6379) for each in netloc.split(","))
     if not kind and scheme in {"redis", "rediss"} and not (unquote(path).strip("/") or "0").isdecimal():
         raise OptionError("the database is a number: redis://host:6379/0")
     if kind == "sentinel":
@@ -136,7 +131,7 @@ def target_of(url: str) -> Target:
 
 
 def split(url: str) -> SplitResult:
-    """Take a URL apart as ``urlsplit`` does, of which newer releases refuse brackets if there are several hosts.
+    """Take a URL apart as ``urlsplit`` does. Newer releases of that refuse brackets in a list of hosts.
 
     Raises:
         ValueError: it is no URL. The text may have a part of the password.
@@ -149,7 +144,7 @@ def split(url: str) -> SplitResult:
 
 
 def with_options(url: str, wait_replicas: int, reads: str) -> str:
-    """Return an address with options of the library in place of its own; those that are 0, or the first, stay."""
+    """Return an address with other options of the library; 0, or the first of ``READS``, leaves the address's own."""
     given = {"wait_replicas": str(wait_replicas or ""), "reads": reads if reads != READS[0] else ""}
     wanted = {name: value for name, value in given.items() if value}
     if not wanted:
@@ -188,17 +183,10 @@ def _with_port(host: str, port: int) -> str:
     return f"{parts.hostname}:{parts.port or port}"
 
 
-def bracketed(node: str) -> str:
-    """Return ``host:port`` as it stands in a URL: the address of IPv6 in brackets."""
+def _bracketed(node: str) -> str:
+    """Return ``host:port`` as it stands in a URL: an IPv6 address in brackets."""
     host, _, port = node.rpartition(":")
     return f"[{host}]:{port}" if ":" in host else node
-
-
-#: The environment's address of the server.
-URL_VARIABLE = "URIFILTER_REDIS_URL"
-
-#: Options of a URL that are secret, beside those that are some password: whose it is, and tokens.
-_SECRET = ("user", "password", "credential", "authmechanismproperties")
 
 
 def without_password(url: str) -> str:
@@ -214,7 +202,7 @@ def without_password(url: str) -> str:
     if "+" in parts.scheme:
         target = target_of(url)
         service = f"{target.service}/" if of_sentinel else ""
-        return f"{parts.scheme}://{user}{','.join(map(bracketed, target.hosts))}/{service}{database}"
+        return f"{parts.scheme}://{user}{','.join(map(_bracketed, target.hosts))}/{service}{database}"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or "localhost"
     return f"{parts.scheme}://{user}{host}:{parts.port or 6379}/{database}"
 
@@ -235,7 +223,7 @@ def redis_cli(shown: str, *, follows: bool = False) -> list[str]:
 
     Args:
         shown: the server's address as ``without_password`` returns it.
-        follows: whether it goes to the node that has the keys, as in a Redis Cluster.
+        follows: whether redis-cli is to go to the node that has the keys, as in a Redis Cluster.
 
     Example:
         >>> redis_cli("redis://reader:***@localhost:6379/1")
@@ -244,17 +232,17 @@ def redis_cli(shown: str, *, follows: bool = False) -> list[str]:
     parts = split(shown)
     if parts.scheme == "unix":
         return ["redis-cli", "-s", parts.path, *(["-n", parts.query.removeprefix("db=")] if parts.query else [])]
-    if "+" in parts.scheme:  # of a cluster any node will do; who the master is Sentinels say at any time
+    if "+" in parts.scheme:  # of a cluster any node will do; the master of Sentinels changes
         target = target_of(shown)
         of_cluster = target.kind == "cluster"
-        host = bracketed(target.hosts[0]) if of_cluster else "MASTER:6379"
+        host = _bracketed(target.hosts[0]) if of_cluster else "MASTER:6379"
         return ["redis-cli", *(["-c"] if of_cluster else []), "-u", f"{target.scheme}://{host}{target.path or '/0'}"]
     url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path or '/0'}"
     return ["redis-cli", *(["-c"] if follows else []), "-u", url]
 
 
 def _without_secrets(url: str) -> str:
-    """Return an address without user, password and secret options; all else is as it was."""
+    """Return an address without user, password and secret options."""
     parts = split(url)
     options = [each for each in parts.query.split("&") if each and not _is_secret(each)]
     query = f"?{'&'.join(options)}" if options else ""
@@ -263,11 +251,11 @@ def _without_secrets(url: str) -> str:
 
 def _is_secret(option: str) -> bool:
     name = unquote_plus(option.partition("=")[0]).lower()
-    return any(each in name for each in _SECRET)
+    return any(word in name for word in _SECRET)
 
 
 def _place(url: str) -> object:
-    """Return what two addresses of the same place have in common, whoever asks there."""
+    """Return what all addresses of a server or archive have in common, whoever the user is."""
     bare = _without_secrets(url)
     if bare.startswith("mongodb"):
         return bare.partition("?")[0]
@@ -282,10 +270,10 @@ class Packed:
     """An address that goes through pickle.
 
     Attributes:
-        url: of the server or archive; empty for the embedded server.
+        url: the address of the server or archive; empty for the embedded server.
         shown: the same, to be shown.
-        variable: of the environment, which has what may not go through pickle.
-        bare: there were a user, a password or the like, which were left out.
+        variable: the environment variable that has the secrets, which may not go through pickle.
+        bare: whether a user, a password or the like were left out.
     """
 
     url: str = field(repr=False)
@@ -299,10 +287,10 @@ class Packed:
         return Packed(url, self.shown, self.variable, self.bare or url != self.url)
 
     def unpacked(self) -> str:
-        """Return the address, with what the environment has of it.
+        """Return the address, with the secrets from the environment.
 
         Raises:
-            ServerUnavailable: the environment does not have what was left out; ArchiveError likewise.
+            ServerUnavailable: the environment does not have the secrets of a server; ArchiveError: of an archive.
         """
         if not self.bare:
             return self.url
@@ -312,11 +300,10 @@ class Packed:
                 return given
             options = target_of(self.url)
             return with_options(given, options.wait_replicas, options.reads)
-        text = (
-            f"{self.shown}: pickle leaves out its user and password: set {self.variable} to the same address with both"
-        )
         kind = ServerUnavailable if self.variable == URL_VARIABLE else ArchiveError
-        raise kind(f"{text} ({'it names another place' if given else 'it is not set'})")
+        text = f"{self.shown}: pickle leaves out its user and password: set {self.variable}"
+        why = "it names another place" if given else "it is not set"
+        raise kind(f"{text} to the same address with both ({why})")
 
 
 def _acquire() -> EmbeddedServer:
@@ -329,12 +316,12 @@ def _acquire() -> EmbeddedServer:
 
 
 class Address:
-    """Where the server is: what the caller gave, else the environment's, else the embedded server.
+    """The server's address: the caller's, else the environment's, else that of the embedded server.
 
-    What was packed is unpacked when it is first needed; anything else is found at once.
+    A packed address is unpacked when it is first needed; any other is found at once.
 
     Raises:
-        ServerUnavailable: the embedded server is wanted and cannot be had, or what was packed cannot be unpacked.
+        ServerUnavailable: the embedded server is wanted and cannot be had, or a packed address cannot be unpacked.
     """
 
     def __init__(self, given: str | Packed | None = None) -> None:
@@ -345,7 +332,7 @@ class Address:
             self.find()
 
     def find(self) -> None:
-        """Unpack it, and join the embedded server, if that is not done."""
+        """Unpack the address, or join the embedded server, if that is not done."""
         if not self._url:
             url = self._packed.unpacked() if self._packed else ""
             if not url:
@@ -359,13 +346,13 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The server's."""
+        """The server's URL."""
         self.find()
         return self._url
 
     @property
     def embedded(self) -> EmbeddedServer | None:
-        """The embedded server, which this holds until it is closed; or None."""
+        """The embedded server, which is in use until ``close``; None: another server."""
         return self._joined[0] if self._joined else None
 
     @property
@@ -378,7 +365,7 @@ class Address:
         return self._packed or Packed("" if self.embedded else self._url, self.shown, URL_VARIABLE)
 
     def revive(self) -> None:
-        """See to it that the embedded server runs, whoever killed it; the caller asks again."""
+        """Start the embedded server if it does not run; the caller tries again."""
         if self.embedded is not None:
             self.embedded.revive()
 
