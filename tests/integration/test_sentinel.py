@@ -124,7 +124,7 @@ SELECTED = "slave 127.0.0.1:2 127.0.0.1 2 @ crawl 127.0.0.1 1"
 
 def is_held(news) -> bool:
     """Whether a client has heard that a failover begins."""
-    return news._connector._sentinels().look(news._connector.routes)
+    return news._connector._sentinels().poll(news._connector.routes)
 
 
 def inserted_on(server) -> int:
