@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
-from urifilter_redis.flows.reading import archived, read_leases
+from urifilter_redis.flows.reading import archive_bitmap, read_leases
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
@@ -250,7 +250,8 @@ class _Attempt:
 
     def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
         key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
-        return (yield from archived(self._session, key, slice_.size, self._writer(), moved, PIECES_AT_ONCE))
+        writer, size = self._writer(), slice_.size
+        return (yield from archive_bitmap(self._session, key, size, writer, otherwise=moved, at_once=PIECES_AT_ONCE))
 
     def _scanned(
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer

@@ -1,13 +1,14 @@
-"""Bitmaps and leases are read and counted in pieces, so that the server is never held for long."""
+"""Read and count bitmaps and leases in pieces, so that no piece holds the server for long."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
-from urifilter_redis.storage.contents import nothing
+from urifilter_redis.storage.contents import as_numbers, nothing
 from urifilter_redis.storage.documents import piece_spans
 from urifilter_redis.storage.records import ALONE
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.storage.contents import Writer
     from urifilter_redis.storage.documents import Content
     from urifilter_redis.storage.records import Lease
+    from urifilter_redis.storage.slices import SliceWriter
 
-__all__ = ["archived", "fill_of", "pieces_of", "read_leases"]
+__all__ = ["archive_bitmap", "bits_of", "fill_of", "items_in", "pieces_of", "read_leases"]
 
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
@@ -28,13 +31,18 @@ PIECES_A_PIPELINE = 64
 #: For each byte, how many of its two counters are over 0.
 _COUNTERS = bytes((byte >> 4 > 0) + (byte & 15 > 0) for byte in range(256))
 
+#: The COUNT of the first HSCAN. Four items with their payloads have at most 512 KiB.
+FIRST_COUNT = 4
 
-class _Writer(Protocol):
-    """A content on its way into an archive."""
+#: About the most bytes of a reply: the COUNT doubles after a reply of less than half of it, and halves after a longer
+#: reply.
+REPLY_BYTES = 1 << 20
 
-    def write(self, pieces: Sequence[bytes]) -> Flow[None]: ...
+#: Most texts in fields of their own that are read in one pipeline; together at most 1 MiB.
+TEXTS_A_PIPELINE = 8
 
-    def finish(self) -> Flow[Content]: ...
+#: The bytes of a field with an entry; the field of a text is longer.
+_DIGEST = 16
 
 
 def pieces_of(
@@ -46,23 +54,29 @@ def pieces_of(
         session: the filter's session.
         key: the bitmap's key.
         spans: the (offset, length) of each piece, in bytes.
-        otherwise: a flow that runs if a piece is missing. It raises its own error if the slice was only renamed.
+        otherwise: a flow that runs if a piece is missing; it raises its own error if the slice was only renamed.
 
     Raises:
         SliceLost: the bitmap is missing or has another length.
     """
-    pieces = yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans))
+    pieces = yield from _read(session, key, spans)
     if [len(piece) for piece in pieces] != [length for _, length in spans]:
         yield from otherwise()
         raise SliceLost(f"{session.where}: {key} is missing or has another length: restore or drop the filter")
     return pieces
 
 
-def archived(  # noqa: PLR0913, PLR0917 - likewise
+def bits_of(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[int]]:
+    """Return pieces of a bitmap as integers, so that ``|`` merges two pieces."""
+    return as_numbers((yield from _read(session, key, spans)))
+
+
+def archive_bitmap(  # noqa: PLR0913 - each is needed
     session: Session,
     key: str,
     size: int,
-    writer: _Writer,
+    writer: Writer | SliceWriter,
+    *,
     otherwise: Callable[[], Flow[None]],
     at_once: int,
 ) -> Flow[Content]:
@@ -78,40 +92,26 @@ def archived(  # noqa: PLR0913, PLR0917 - likewise
 
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
     """Return the share of a bitmap's bits that are set (counting: of its counters that are over 0)."""
-    if session.config.layout == "counting":
-        return (yield from _counters_over_0(session, key, slice_))
-    spans = list(piece_spans(slice_.size))
-    bits = 0
-    for some in chunked(spans, PIECES_A_PIPELINE):
-        bits += sum((yield from ask(session, *(("BITCOUNT", key, at, at + length - 1) for at, length in some))))
-    return bits / (slice_.units if session.config.layout == "classic" else 8 * slice_.size)
+    layout, found = session.config.layout, 0
+    if layout == "counting":
+        for span in piece_spans(slice_.size):
+            (piece,) = yield from _read(session, key, [span])
+            counted = piece.translate(_COUNTERS)
+            found += counted.count(1) + 2 * counted.count(2)
+        return found / slice_.units
+    for spans in chunked(list(piece_spans(slice_.size)), PIECES_A_PIPELINE):
+        found += sum((yield from ask(session, *(("BITCOUNT", key, at, at + length - 1) for at, length in spans))))
+    return found / (slice_.units if layout == "classic" else 8 * slice_.size)
 
 
-def _counters_over_0(session: Session, key: str, slice_: Slice) -> Flow[float]:
-    found = 0
-    for at, length in piece_spans(slice_.size):
-        (piece,) = yield from ask(session, ("GETRANGE", key, at, at + length - 1))
-        counted = piece.translate(_COUNTERS)
-        found += counted.count(1) + 2 * counted.count(2)
-    return found / slice_.units
-
-
-#: The COUNT of the first HSCAN. Four items with their payloads have at most 512 KiB.
-FIRST_COUNT = 4
-
-#: About the most bytes of a reply: the COUNT is doubled after a reply of less than half of it, and halved after a
-#: longer one.
-REPLY_BYTES = 1 << 20
-
-#: Texts in fields of their own that are read in one pipeline: at most 1 MiB.
-TEXTS_A_PIPELINE = 8
-
-#: The bytes of a field with an entry. A text in a field of its own has a longer field.
-_DIGEST = 16
+def items_in(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
+    """Return the estimated number of items of a bitmap; None if all its bits are set, as with any large number."""
+    fill, config = (yield from fill_of(session, key, slice_)), session.config
+    return round(items_from_fill(config.layout, config.k, slice_.units, fill)) if fill < 1 else None
 
 
 def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[None]]) -> Flow[None]:
-    """Read ``leases``.
+    """Read a shard's ``leases``.
 
     An item that is in hand during the whole reading is read, perhaps twice. Its entry is read together with its text.
 
@@ -130,11 +130,15 @@ def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[No
             yield from use(found)
         if int(cursor) == 0:
             return
-        count = _next_count(count, sum(len(field) + len(value) for field, value in fields))
+        size = sum(len(field) + len(value) for field, value in fields)
+        if size > REPLY_BYTES:
+            count = max(1, count // 2)
+        elif size < REPLY_BYTES // 2:
+            count = min(2 * count, ENTRIES_A_SCAN)
 
 
 def _with_texts(session: Session, key: str, digests: list[bytes]) -> Flow[list[Lease]]:
-    """Read entries together with their texts. What was taken out meanwhile is left out."""
+    """Read entries together with their texts, but for those that were removed meanwhile."""
     found: list[Lease] = []
     for some in chunked(digests, TEXTS_A_PIPELINE):
         replies = yield from ask(session, *(("HMGET", key, digest, digest + b"+") for digest in some))
@@ -143,8 +147,5 @@ def _with_texts(session: Session, key: str, digests: list[bytes]) -> Flow[list[L
     return found
 
 
-def _next_count(count: int, size: int) -> int:
-    """Return the COUNT after a reply of ``size`` bytes."""
-    if size > REPLY_BYTES:
-        return max(1, count // 2)
-    return min(2 * count, ENTRIES_A_SCAN) if size < REPLY_BYTES // 2 else count
+def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
+    return (yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans)))

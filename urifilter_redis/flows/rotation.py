@@ -1,7 +1,7 @@
 """The flows that rotate ring and rolling filters when a period is over.
 
 A process may die at any step of a rotation. So each step is a script, fenced by epoch, phase and token. ``left_of``
-tells the remaining steps from ``meta`` alone, and the next process goes on where the last one stopped.
+tells the remaining steps from ``meta`` alone, so that the next process goes on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
-from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last
+from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last, top_epoch
 from urifilter_redis.protocol import calls
 from urifilter_redis.storage.registry import require_archive
 from urifilter_redis.storage.slices import archive_of
@@ -45,7 +45,7 @@ __all__ = [
 
 log = logging.getLogger("urifilter_redis")
 
-#: After so many conflicts in a row with other processes, something must be wrong.
+#: The most conflicts in a row with other processes; with more of them something must be wrong.
 CONFLICTS = 100
 
 
@@ -72,7 +72,7 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """Turn every shard once, after finishing the unfinished turns.
 
     No shard turns twice in one rotation. A shard that is behind stays behind until its next turn is due. Its items
-    expire late, never early. If the archive has stopped the last rotation half-way, that one is gone on with.
+    expire late, never early. If the archive has stopped the last rotation half-way, this goes on with that rotation.
 
     Args:
         session: the filter's session.
@@ -88,21 +88,22 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     """
     _check_timed(session)
     states = yield from read_states(session)
-    halted = expected_epoch is None and _is_halted(states)
-    if halted:
-        expected_epoch = max(state.epoch for state in states) - 1
+    top = top_epoch(states)
+    halted = any(state.halted and state.epoch == top and state.phase == "rotating" for state in states)
+    resumes = halted and expected_epoch is None
+    if resumes:
+        expected_epoch = top - 1
     token = secrets.token_hex(8)
     planned: dict[int, int | None] = dict.fromkeys(shard_0_last(range(len(states))))
     if expected_epoch is not None:
         token, planned = _of_this_rotation(session, states, expected_epoch)
     if dry_run:
-        top = max(state.epoch for state in states)
         return Rotation(1 + (top if expected_epoch is None else expected_epoch))
-    if expected_epoch is None or _begun(states, expected_epoch):
+    if expected_epoch is None or top == expected_epoch + 1:
         done = yield from _turn_all(session, planned, token)
     else:
         done = yield from _begin(session, expected_epoch, planned, token)
-    if not done.shards and halted:  # another process has gone on with it
+    if not done.shards and resumes:  # another process has gone on with it
         return (yield from rotate(session))
     if not done.shards:
         raise RotationConflict(f"{session.where}: another process has just rotated it to epoch {done.epoch}")
@@ -115,9 +116,9 @@ def due(session: Session) -> Flow[int | None]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    states, now = yield from _read(session)
+    states, now = yield from _read_states_and_time(session)
     planned = Due.of(session.config.period or "", states, now, 1000 * time.time()).planned
-    return max(last for last in planned.values()) + 1 if planned else None
+    return max(planned.values()) + 1 if planned else None
 
 
 def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]:
@@ -127,12 +128,12 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
 
     Args:
         session: the filter's session.
-        build: whether to finish the turns of a rolling filter; if not, shards turn, and others finish that.
+        build: whether to finish the turns of a rolling filter; if not, other callers finish them.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    states, now = yield from _read(session)
+    states, now = yield from _read_states_and_time(session)
     ahead = [shard for shard, state in enumerate(states) if state.opened > now]
     for some in chunked(ahead):
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
@@ -152,8 +153,7 @@ def doubt(session: Session) -> Flow[None]:
 
 def epoch(session: Session) -> Flow[int]:
     """Return the number of rotations (growing: the number of slices that its largest shard has added)."""
-    states = yield from read_states(session)
-    return max(state.epoch for state in states)
+    return top_epoch((yield from read_states(session)))
 
 
 def next_rotation(session: Session) -> Flow[float]:
@@ -162,12 +162,47 @@ def next_rotation(session: Session) -> Flow[float]:
     Raises:
         UriFilterError: the retention does not rotate by time.
     """
-    states, now = yield from _read(session)
+    states, now = yield from _read_states_and_time(session)
     return next_due(session.config.period or "", states, now)
 
 
-def _read(session: Session) -> Flow[tuple[list[ShardState], int]]:
-    """Return the states of the shards, and the server's time after that, ms."""
+def finish_missed(session: Session) -> Flow[None]:
+    """Finish the turns that were left before periods were missed: until then their shards cannot turn again."""
+    states, now = yield from _read_states_and_time(session)
+    due = Due.of(session.config.period or "", states, now, 1000 * time.time())
+    for shard in due.planned:
+        if left_of(states[shard]) is not Left.NONE and due.by(states[shard], states[shard].epoch + 1) > 1:
+            yield from finish_rotation(session, shard)
+
+
+def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:
+    """Finish a shard's turn; return whether anything was left to do, and the problems of the archive."""
+    did, conflicts = False, 0
+    problems: list[str] = []
+    while True:
+        (state,) = yield from read_states(session, [shard])
+        left = left_of(state)
+        try:
+            if left is Left.NONE:
+                return did, problems
+            if left is Left.ARCHIVE:
+                yield from archive_closed(session, shard, state)
+            elif left is Left.BUILD:
+                problems += yield from build_next(session, shard, state)
+            else:
+                if state.late and not problems:  # another process found the problems, or a reply about them was lost
+                    problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
+                yield from finish_next(session, shard, state)
+            did, conflicts = True, 0
+            yield REST
+        except RotationConflict:
+            conflicts += 1
+            if conflicts > CONFLICTS:
+                raise
+
+
+def _read_states_and_time(session: Session) -> Flow[tuple[list[ShardState], int]]:
+    """Return the states of the shards, and the server's time after they were read, ms."""
     _check_timed(session)
     states = yield from read_states(session)
     return states, (yield from server_time(session))
@@ -187,44 +222,34 @@ def _of_this_rotation(
 ) -> tuple[str, dict[int, int | None]]:
     """Return the token of the rotation from epoch ``expected``, and the shards that still have to turn in it.
 
-    A shard with the highest epoch turns first. From then on its token marks each shard that has turned in this
-    rotation. Shard 0 turns last, unless it alone has that epoch, because a failover lost the turns of the others.
+    Each shard comes with the last epoch that it may leave. A shard with the highest epoch turns first. From then on its
+    token marks each shard that has turned in this rotation. Shard 0 turns last, unless it alone has the highest epoch,
+    because a failover lost the turns of the others.
     """
-    top, begun = max(state.epoch for state in states), _begun(states, expected)
+    top = top_epoch(states)
+    begun = top == expected + 1
     token = next(state.token for state in states if state.epoch == top) if begun else secrets.token_hex(8)
-    left = [n for n, state in enumerate(states) if state.token != token or left_of(state) is not Left.NONE]
-    left = [n for n in left if states[n].epoch <= expected or left_of(states[n]) is not Left.NONE]
+    left = [
+        shard
+        for shard, state in enumerate(states)
+        if state.phase == "rotating" or (state.token != token and state.epoch <= expected)
+    ]
     if top not in {expected, expected + 1} or not left:
         text = f"it is in epoch {top} and not in {expected}"
         why = "another process has rotated it" if top > expected else "it was not rotated so often yet"
         raise RotationConflict(f"{session.where}: {text}: {why}")
-    left = shard_0_last(sorted(left, key=lambda n: -states[n].epoch))
+    left = shard_0_last(sorted(left, key=lambda shard: -states[shard].epoch))
     if not begun and states[left[0]].epoch < top:
         left.insert(0, left.pop())
-    return token, {n: min(_left_epoch(states[n], token), expected) for n in left}
-
-
-def _is_halted(states: Sequence[ShardState]) -> bool:
-    """Whether the archive has stopped the last rotation."""
-    top = max(state.epoch for state in states)
-    return any(state.halted and state.epoch == top and left_of(state) is not Left.NONE for state in states)
-
-
-def _begun(states: Sequence[ShardState], expected: int) -> bool:
-    """Whether a shard has turned in the rotation from epoch ``expected`` already."""
-    return max(state.epoch for state in states) == expected + 1
-
-
-def _left_epoch(state: ShardState, token: str) -> int:
-    """Return the epoch that a shard leaves in this rotation; a shard with the rotation's token has left it already."""
-    return state.epoch - 1 if state.token == token else state.epoch
+    # A shard with the rotation's token has left its epoch already.
+    return token, {shard: min(states[shard].epoch - (states[shard].token == token), expected) for shard in left}
 
 
 def _begin(session: Session, expected: int, planned: Mapping[int, int | None], token: str) -> Flow[Rotation]:
     """Begin the rotation from epoch ``expected``: turn its first shard, then the others under the token of the first.
 
-    If several processes begin, one of them turns the first shard. All go on under its token, so that a rotation has
-    one token, and no process takes a shard that another has turned for one that has not.
+    If several processes begin, one of them turns the first shard. All go on under its token. So a rotation has one
+    token, and no process turns a shard that another has turned already.
     """
     first, last = next(iter(planned.items()))
     begun = yield from _turn_all(session, {first: last}, token)
@@ -259,7 +284,7 @@ def _turn_all(
         try:
             reached, did, found = yield from _turn_shard(session, shard, token, last, due, build=build)
         except (ArchiveError, ServerUnavailable) as error:
-            halted = yield from _halt(session, shard, error)
+            halted = yield from _note_halt(session, shard, error)
             if not halted:
                 raise
             raise type(error)(f"{error}: {halted}") from error
@@ -272,12 +297,12 @@ def _turn_all(
     return Rotation(top, turned, tuple(problems))
 
 
-def _halt(session: Session, shard: int, error: UriFilterError) -> Flow[str]:
+def _note_halt(session: Session, shard: int, error: UriFilterError) -> Flow[str]:
     """Note that the archive has stopped a shard's turn, and return a text that says so; "" if it has not."""
     if isinstance(error, ServerUnavailable) and "OOM" not in str(error):
         return ""
     (state,) = yield from read_states(session, [shard])
-    if left_of(state) is Left.NONE:
+    if state.phase != "rotating":
         return ""
     with contextlib.suppress(RotationConflict):
         yield from ask(session, calls.build("halted", session.keys.shard(shard), state, number=0))
@@ -285,7 +310,7 @@ def _halt(session: Session, shard: int, error: UriFilterError) -> Flow[str]:
     return f"{text}, and rotate again: it goes on there, and turns no shard twice"
 
 
-def _turn_shard(  # noqa: PLR0913 - likewise
+def _turn_shard(  # noqa: PLR0913 - each is needed
     session: Session, shard: int, token: str, last: int | None, due: Due | None, *, build: bool
 ) -> Flow[tuple[int, bool, list[str]]]:
     """Turn a shard once, unless its epoch is above ``last``; return its epoch, whether this did anything, problems."""
@@ -294,28 +319,26 @@ def _turn_shard(  # noqa: PLR0913 - likewise
     while True:
         (state,) = yield from read_states(session, [shard])
         by = 1 if due is None or last is None else due.by(state, last)
-        if left_of(state) is not Left.NONE and not build:
-            return state.epoch, did, problems
-        if left_of(state) is not Left.NONE:
+        if state.phase == "rotating":
+            if not build:
+                return state.epoch, did, problems
             finished, found = yield from finish_rotation(session, shard)
             did, problems = did or finished, problems + found
         elif turned or (last is not None and state.epoch > last):
             yield from _expire(session, shard)
             return state.epoch, did, problems
-        elif (
-            due and (state.epoch, by) == tried and state.phase == "idle"
-        ):  # by its own server's clock it is not due yet
-            return state.epoch, did, problems
-        elif (state.epoch, by) == tried:
-            text = f"shard {shard} cannot turn from epoch {state.epoch} in phase {state.phase}: try again later"
-            raise RotationConflict(f"{session.where}: {text}")
-        else:
+        elif (state.epoch, by) != tried:
             if session.config.retention == "rolling":  # first, because a turn could not be finished without it
                 yield from archive_of(session).check(session)
             times = {} if due is None else {"period": due.period, "by": by, "opened": due.opened}
-            wanted = Turn(shard, state, token, session.config.today, **times)
-            turned, tried = (yield from _try_turn(session, wanted)), (state.epoch, by)
+            turn = Turn(shard, state, token, session.config.today, **times)
+            turned, tried = (yield from _try_turn(session, turn)), (state.epoch, by)
             did = did or turned
+        elif due and state.phase == "idle":  # its own server does not find its period over yet
+            return state.epoch, did, problems
+        else:
+            text = f"shard {shard} cannot turn from epoch {state.epoch} in phase {state.phase}: try again later"
+            raise RotationConflict(f"{session.where}: {text}")
 
 
 def _expire(session: Session, shard: int) -> Flow[None]:
@@ -326,56 +349,19 @@ def _expire(session: Session, shard: int) -> Flow[None]:
         (removed,) = yield from ask(session, calls.expire(session.config.uid, session.keys.shard(shard)))
 
 
-def _try_turn(session: Session, wanted: Turn) -> Flow[bool]:
+def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
     """Turn a shard; return False if another process has turned it, or a period has not passed."""
     for step in ("allocate", "turn"):
         # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
-        request = Request.of(wanted.call(session, step))
+        request = Request.of(turn.call(session, step))
         yield from exchange(session, [request])
         if isinstance(request.error, RotationConflict):
-            return (yield from _was_ours(session, wanted)) if request.reply_lost else False
+            if not request.reply_lost:
+                return False
+            # The turn may have happened. If it is too late to know, it counts as done, so that none happens twice.
+            (now,) = yield from read_states(session, [turn.shard])
+            return now.token == turn.token or now.epoch > turn.state.epoch + turn.by
         if request.error is not None:
             raise request.error
         yield REST
     return True
-
-
-def _was_ours(session: Session, wanted: Turn) -> Flow[bool]:
-    """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
-    (now,) = yield from read_states(session, [wanted.shard])
-    return now.token == wanted.token or now.epoch > wanted.state.epoch + wanted.by
-
-
-def finish_missed(session: Session) -> Flow[None]:
-    """Finish the turns that were left before periods were missed: until then their shards cannot turn again."""
-    states, now = yield from _read(session)
-    due = Due.of(session.config.period or "", states, now, 1000 * time.time())
-    for shard in due.planned:
-        if left_of(states[shard]) is not Left.NONE and due.by(states[shard], states[shard].epoch + 1) > 1:
-            yield from finish_rotation(session, shard)
-
-
-def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:
-    """Finish a shard's turn; return whether anything was left to do, and the problems of the archive."""
-    did, conflicts = False, 0
-    problems: list[str] = []
-    while True:
-        (state,) = yield from read_states(session, [shard])
-        left = left_of(state)
-        try:
-            if left is Left.NONE:
-                return did, problems
-            if left is Left.ARCHIVE:
-                yield from archive_closed(session, shard, state)
-            elif left is Left.BUILD:
-                problems += yield from build_next(session, shard, state)
-            else:
-                if state.late and not problems:  # another process found the problems, or a reply about them was lost
-                    problems.append(f"{session.where}: shard {shard}: slices were missing while its history was built")
-                yield from finish_next(session, shard, state)
-            did, conflicts = True, 0
-            yield REST
-        except RotationConflict:
-            conflicts += 1
-            if conflicts > CONFLICTS:
-                raise

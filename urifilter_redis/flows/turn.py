@@ -1,6 +1,6 @@
-"""One turn of one shard: today is closed, and an empty bitmap becomes today; and when which shards are due.
+"""One turn of one shard: today is closed, and an empty bitmap becomes today. And which shards must turn, and when.
 
-Rings and rolling filters turn because a period is over (``rotation``), growing ones because today is full.
+A shard of a ring or rolling filter turns because a period is over, one of a growing filter because today is full.
 """
 
 from __future__ import annotations
@@ -42,204 +42,14 @@ __all__ = [
     "read_states",
     "shard_0_last",
     "shards_due",
-    "turn",
+    "top_epoch",
 ]
-
-
-def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
-    """Return the server time at which the next rotation is due, seconds since 1970.
-
-    It is a period after the last shard has turned, so that nothing expires early, however late some shards turned. A
-    shard that is behind the others is due a period after its own last turn. If a shard's turn lies in the future,
-    because the server's clock was ahead, it counts as ``now`` (server time, ms): its items expire late, never early.
-    """
-    top = max(state.epoch for state in states)
-    behind = [state.opened_by(now) for state in states if state.epoch < top]
-    opened = min(behind) if behind else max(state.opened_by(now) for state in states)
-    return opened / 1000 + seconds_of(period)
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A rotation because a period is over. Epochs whose periods were missed as a whole are passed over.
-
-    Attributes:
-        period: ms.
-        now: server time at which the states of the shards were read, ms.
-        missed: whether epochs may be passed over: not while server and client disagree about the time.
-        planned: the shards whose turn is due or unfinished, shard 0 last, each with the last epoch that it may leave.
-        opened: the time at which the next today of every shard counts as opened, at the earliest, ms; 0: when it turns.
-    """
-
-    period: int
-    now: int
-    missed: bool
-    planned: dict[int, int]
-    opened: int
-
-    @classmethod
-    def of(cls, period: str, states: Sequence[ShardState], now: int, clock: float) -> Due:
-        """Return the rotation that is due.
-
-        Args:
-            period: between rotations, as ``period_of`` returns it.
-            states: of all shards.
-            now: server time, ms.
-            clock: this machine's time, ms.
-        """
-        length, top = 1000 * seconds_of(period), max(state.epoch for state in states)
-        missed = abs(now - clock) <= length / 2
-        if any(state.epoch < top for state in states):  # those that have turned say where the others turn to
-            opened = max(state.opened_by(now) for state in states if state.epoch == top)
-            return cls(length, now, missed, shards_due(period, states, now), opened if missed else 0)
-        closes = max(state.closes(now, length) for state in states)
-        more = max(0, now - closes) // length if missed else 0
-        opened = closes + more * length if missed else 0
-        return cls(length, now, missed, shards_due(period, states, now, 1 + more), opened)
-
-    def by(self, state: ShardState, last: int) -> int:
-        """Return how many epochs a shard goes forward that may leave those up to ``last``: as its times allow."""
-        own = max(0, self.now - state.closes(self.now, self.period)) // self.period if self.missed else 0
-        return 1 + min(last - state.epoch, own)
-
-
-def shards_due(period: str, states: Sequence[ShardState], now: int, by: int = 1) -> dict[int, int]:
-    """Return the shards whose turn is due or unfinished, shard 0 last, each with the last epoch that it may leave.
-
-    Args:
-        period: between rotations, as ``period_of`` returns it.
-        states: of all shards.
-        now: server time, ms.
-        by: the epochs by which a filter goes forward whose shards are all in one.
-    """
-    top = max(state.epoch for state in states)
-    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if left_of(state) is not Left.NONE}
-    behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
-    overdue = {shard: top - 1 for shard, state in behind.items() if _is_due(period, [state], now)}
-    if not unfinished and not behind and _is_due(period, states, now):
-        overdue = dict.fromkeys(range(len(states)), top + by - 1)
-    planned = unfinished | overdue
-    return {shard: planned[shard] for shard in shard_0_last(planned)}
-
-
-def shard_0_last(shards: Iterable[int]) -> list[int]:
-    """Return shards with shard 0 at the end: once it has turned, and finished its turn, all shards have."""
-    return sorted(shards, key=lambda shard: shard == 0)
-
-
-def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
-    return now / 1000 >= next_due(period, states, now)
-
 
 log = logging.getLogger("urifilter_redis")
 
 
-class Left(Enum):
-    """The next remaining step of a shard's last turn; all but ``NONE`` are for rolling."""
-
-    #: The turn is finished.
-    NONE = auto()
-    #: The closed slice must be written to the archive.
-    ARCHIVE = auto()
-    #: Pieces of the next history must be built.
-    BUILD = auto()
-    #: The next history is built and must become the history.
-    FINISH = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A turn to be made.
-
-    Attributes:
-        shard: the number of the shard.
-        state: the shard's state as it was last read; its uid and epoch fence the turn.
-        token: the token of this rotation.
-        new: the geometry of the next today.
-        limit: growing: the number of items that the next today is for; else 0.
-        period: ms that must have passed since the last turn, by the shard's own server; 0: turn in any case.
-        by: the epochs to go forward.
-        opened: the time at which the next today counts as opened, at the earliest, ms; 0: when the shard turns.
-    """
-
-    shard: int
-    state: ShardState
-    token: str
-    new: Slice
-    limit: int = 0
-    period: int = 0
-    by: int = 1
-    opened: int = 0
-
-    def call(self, session: Session, step: str) -> Call:
-        """Build the call of a step: ``allocate`` or ``turn``."""
-        config, keys = session.config, session.keys.shard(self.shard)
-        names = names_after(self.state, config.retention, config.slices, self.by)
-        gone = [each.name for each in self.state.view.slices if each.name not in names]
-        more = {"limit": self.limit, "period": self.period, "by": self.by, "opened": self.opened}
-        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names + gone)
-
-
-def left_of(state: ShardState) -> Left:
-    """Return the next remaining step of a shard's last turn, from its ``meta`` alone."""
-    if state.phase != "rotating":
-        return Left.NONE
-    if state.pieces is None:
-        return Left.ARCHIVE
-    return Left.BUILD if state.pieces < piece_count(state) else Left.FINISH
-
-
-def names_after(state: ShardState, retention: str, window: int | None, by: int = 1) -> list[str]:
-    """Return the names of the live slices after the next turn, oldest first; it goes forward ``by`` epochs."""
-    closed = len(state.view.slices)
-    if retention == "rolling":
-        return ["history", "history_1", "today"][-(closed + 1) :] if by < (window or math.inf) else ["today"]
-    if retention == "ring" and window:
-        oldest = state.epoch + by - window + 1
-        closed -= sum(epoch < oldest for epoch in (state.epoch, *(each.epoch for each in state.closed)))
-        closed = min(closed, window - 1)
-    return [f"history_{n}" for n in range(closed, 0, -1)] + ["today"]
-
-
-def piece_count(state: ShardState) -> int:
-    """Return the number of pieces in which a bitmap of a rolling shard is archived and built."""
-    return len(list(piece_spans(state.view.slices[-1].size)))
-
-
-def turn(session: Session, wanted: Turn) -> Flow[None]:
-    """Turn a shard.
-
-    Raises:
-        RotationConflict: another process has turned it.
-        SliceLost: a live bitmap is missing.
-    """
-    # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
-    for step in ("allocate", "turn"):
-        yield from ask(session, wanted.call(session, step))
-
-
-def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
-    """Make the next slice of a growing shard, unless today has room for ``items`` more items; None: in any case.
-
-    Raises:
-        FilterFull: no further slice can be made.
-    """
-    (state,) = yield from read_states(session, [shard])
-    if items is None or (state.limit is not None and state.limit - state.inserted < items):
-        sizing = growing_slice(session.config, state.epoch + 1)
-        if sizing is None:
-            text = f"it has {len(state.view.slices)} slices and can have no more: make a filter of a larger capacity"
-            raise FilterFull(f"{session.where}: {text}")
-        new = Slice("today", sizing.units, sizing.slice_bytes)
-        try:
-            yield from turn(session, Turn(shard, state, secrets.token_hex(8), new, sizing.shard_capacity))
-        except RotationConflict:
-            log.debug("%s: another process made the next slice", session.where)
-    yield from read_states(session, [shard])
-
-
 def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
-    """Read the states of shards, by default of all; the session learns their live slices.
+    """Read the states of shards, by default of all. The session learns their live slices.
 
     Raises:
         FilterNotFound: the filter, or one of these shards, is gone.
@@ -260,3 +70,190 @@ def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[l
             session.learn_view(shard, meta)
             states.append(ShardState.from_meta(meta, session.where))
     return states
+
+
+def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
+    """Make the next slice of a growing shard, unless today has room for ``items`` more items. None: in any case.
+
+    Raises:
+        FilterFull: no further slice can be made.
+        SliceLost: a live bitmap is missing.
+    """
+    (state,) = yield from read_states(session, [shard])
+    if items is None or (state.limit is not None and state.limit - state.inserted < items):
+        sizing = growing_slice(session.config, state.epoch + 1)
+        if sizing is None:
+            text = f"it has {len(state.view.slices)} slices and can have no more: make a filter of a larger capacity"
+            raise FilterFull(f"{session.where}: {text}")
+        new = Slice("today", sizing.units, sizing.slice_bytes)
+        turn = Turn(shard, state, secrets.token_hex(8), new, sizing.shard_capacity)
+        try:
+            # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
+            for step in ("allocate", "turn"):
+                yield from ask(session, turn.call(session, step))
+        except RotationConflict:
+            log.debug("%s: another process made the next slice", session.where)
+    yield from read_states(session, [shard])
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn to be made.
+
+    Attributes:
+        shard: the number of the shard.
+        state: the shard's state as it was last read; its uid and epoch fence the turn.
+        token: the token of this rotation.
+        new: the geometry of the next today.
+        limit: growing: the number of items that the next today is for; else 0.
+        period: the time that must have passed since the last turn, by the shard's own server, ms; 0: turn in any case.
+        by: the number of epochs to go forward.
+        opened: the time at which the next today counts as opened, at the earliest, ms; 0: when the shard turns.
+    """
+
+    shard: int
+    state: ShardState
+    token: str
+    new: Slice
+    limit: int = 0
+    period: int = 0
+    by: int = 1
+    opened: int = 0
+
+    def call(self, session: Session, step: str) -> Call:
+        """Build the call of the step ``allocate`` or ``turn``."""
+        config, keys = session.config, session.keys.shard(self.shard)
+        names = names_after(self.state, config.retention, config.slices, self.by)
+        gone = [each.name for each in self.state.view.slices if each.name not in names]
+        more = {"limit": self.limit, "period": self.period, "by": self.by, "opened": self.opened}
+        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names + gone)
+
+
+def names_after(state: ShardState, retention: str, window: int | None, by: int = 1) -> list[str]:
+    """Return the names of the live slices after the next turn, oldest first. The shard goes ``by`` epochs forward."""
+    closed = len(state.view.slices)
+    if retention == "rolling":
+        return ["history", "history_1", "today"][-(closed + 1) :] if by < (window or math.inf) else ["today"]
+    if retention == "ring" and window:
+        oldest = state.epoch + by - window + 1
+        closed -= sum(epoch < oldest for epoch in (state.epoch, *(each.epoch for each in state.closed)))
+        closed = min(closed, window - 1)
+    return [f"history_{n}" for n in range(closed, 0, -1)] + ["today"]
+
+
+class Left(Enum):
+    """The next remaining step of a shard's last turn; only rolling filters have others than ``NONE``."""
+
+    #: The turn is finished.
+    NONE = auto()
+    #: The closed slice must be written to the archive.
+    ARCHIVE = auto()
+    #: Pieces of the next history must be built.
+    BUILD = auto()
+    #: The next history is built and must become the history.
+    FINISH = auto()
+
+
+def left_of(state: ShardState) -> Left:
+    """Return the next remaining step of a shard's last turn, from its ``meta`` alone."""
+    if state.phase != "rotating":
+        return Left.NONE
+    if state.pieces is None:
+        return Left.ARCHIVE
+    return Left.BUILD if state.pieces < piece_count(state) else Left.FINISH
+
+
+def piece_count(state: ShardState) -> int:
+    """Return the number of pieces in which a bitmap of a rolling shard is archived and built."""
+    return len(list(piece_spans(state.view.slices[-1].size)))
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A rotation because a period is over. Epochs whose periods were missed as a whole are passed over.
+
+    Attributes:
+        period: ms.
+        now: the server time at which the states of the shards were read, ms.
+        missed: whether epochs may be passed over; they may not while server and client disagree about the time.
+        planned: the shards whose turn is due or unfinished, shard 0 last, each with the last epoch that it may leave.
+        opened: the time at which the next today of every shard counts as opened, at the earliest, ms; 0: when it turns.
+    """
+
+    period: int
+    now: int
+    missed: bool
+    planned: dict[int, int]
+    opened: int
+
+    @classmethod
+    def of(cls, period: str, states: Sequence[ShardState], now: int, clock: float) -> Due:
+        """Return the rotation that is due.
+
+        Args:
+            period: the period between rotations, as ``period_of`` returns it.
+            states: the states of all shards.
+            now: the server time, ms.
+            clock: the time of this machine, ms.
+        """
+        length, top, more = 1000 * seconds_of(period), top_epoch(states), 0
+        missed = abs(now - clock) <= length / 2
+        if any(state.epoch < top for state in states):  # those that have turned say where the others turn to
+            opened = max(state.opened_by(now) for state in states if state.epoch == top)
+        else:
+            closes = max(state.closes(now, length) for state in states)
+            more = max(0, now - closes) // length if missed else 0
+            opened = closes + more * length
+        return cls(length, now, missed, shards_due(period, states, now, 1 + more), opened if missed else 0)
+
+    def by(self, state: ShardState, last: int) -> int:
+        """Return how many epochs a shard goes forward; its times limit them, and ``last``, which it may leave last."""
+        own = max(0, self.now - state.closes(self.now, self.period)) // self.period if self.missed else 0
+        return 1 + min(last - state.epoch, own)
+
+
+def shards_due(period: str, states: Sequence[ShardState], now: int, by: int = 1) -> dict[int, int]:
+    """Return the shards whose turn is due or unfinished, shard 0 last, each with the last epoch that it may leave.
+
+    Args:
+        period: the period between rotations, as ``period_of`` returns it.
+        states: the states of all shards.
+        now: the server time, ms.
+        by: the number of epochs that a filter goes forward if all its shards are in one epoch.
+    """
+    top = top_epoch(states)
+    unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if state.phase == "rotating"}
+    behind = {shard: state for shard, state in enumerate(states) if state.epoch < top and shard not in unfinished}
+    overdue = {shard: top - 1 for shard, state in behind.items() if _is_due(period, [state], now)}
+    if not unfinished and not behind and _is_due(period, states, now):
+        overdue = dict.fromkeys(range(len(states)), top + by - 1)
+    planned = unfinished | overdue
+    return {shard: planned[shard] for shard in shard_0_last(planned)}
+
+
+def next_due(period: str, states: Sequence[ShardState], now: int) -> float:
+    """Return the server time at which the next rotation is due, seconds since 1970.
+
+    The time is a period after the last shard has turned, so that nothing expires early, however late some shards
+    turned. A shard that is behind the others is due a period after its own last turn. If a shard's turn lies in the
+    future, because the server's clock was ahead, it counts as ``now`` (the server time, ms): its items expire late,
+    never early.
+    """
+    top = top_epoch(states)
+    behind = [state.opened_by(now) for state in states if state.epoch < top]
+    opened = min(behind) if behind else max(state.opened_by(now) for state in states)
+    return opened / 1000 + seconds_of(period)
+
+
+def _is_due(period: str, states: Sequence[ShardState], now: int) -> bool:
+    return now / 1000 >= next_due(period, states, now)
+
+
+def shard_0_last(shards: Iterable[int]) -> list[int]:
+    """Return shards with shard 0 at the end. Once it has turned and finished its turn, all shards have."""
+    return sorted(shards, key=lambda shard: shard == 0)
+
+
+def top_epoch(states: Iterable[ShardState]) -> int:
+    """Return the highest epoch of some shards."""
+    return max(state.epoch for state in states)
