@@ -236,7 +236,7 @@ def session(clocks, monkeypatch):
 
 
 def attend_with(session, server, flow, monkeypatch, calls_=1):
-    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
+    monkeypatch.setattr(auto_rotate, "rotate_if_due", lambda _: flow)
     for _ in range(calls_):
         drive(auto_rotate.auto_rotate(session), perform=server.perform)
 
@@ -261,7 +261,7 @@ def test_twenty_milliseconds_a_call(count, steps):
         session.rotation_timer.take()
         session.rotation_timer.learn(RING, 0, 10**10)
         flow = parts(count, steps)
-        patch.setattr(auto_rotate, "look_and_rotate", lambda _: flow)
+        patch.setattr(auto_rotate, "rotate_if_due", lambda _: flow)
         while flow.gi_frame is not None:
             before, sent = clocks.monotonic, len(server.sent)
             drive(auto_rotate.auto_rotate(session), perform=server.perform)
@@ -305,7 +305,7 @@ def test_failures(session, clocks, monkeypatch, caplog, error, level, stops):
         raise error
 
     server, keeper = Server(clocks), session.rotation_timer
-    monkeypatch.setattr(auto_rotate, "look_and_rotate", failing)
+    monkeypatch.setattr(auto_rotate, "rotate_if_due", failing)
     keeper.took_lease(clocks.monotonic)
     drive(auto_rotate.auto_rotate(session), perform=server.perform)
     assert [record.levelname for record in caplog.records] == [level]
@@ -327,7 +327,7 @@ def test_an_interruption_is_raised(session, clocks, monkeypatch):
         flows.append(parts(3))
         return flows[-1]
 
-    monkeypatch.setattr(auto_rotate, "look_and_rotate", round_)
+    monkeypatch.setattr(auto_rotate, "rotate_if_due", round_)
     for error in (KeyboardInterrupt(), UriFilterError("by check")):
         flow = auto_rotate.auto_rotate(session)
         assert isinstance(next(flow), Send)
@@ -358,7 +358,7 @@ def test_work_that_fails(session, clocks, monkeypatch):
 def test_an_old_lease(session, clocks, monkeypatch, worked, lease, sent):
     """It is renewed if it was earned, and otherwise given back; without it nothing goes on."""
     server, keeper = Server(clocks, lease), session.rotation_timer
-    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(2, 1))
+    monkeypatch.setattr(auto_rotate, "rotate_if_due", lambda _: parts(2, 1))
     monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     keeper.took_lease(clocks.monotonic)
     drive(auto_rotate.auto_rotate(session), perform=server.perform)
@@ -391,7 +391,7 @@ def test_told_to_turn_in_vain(session, monkeypatch):
             assert session.turns
             drive(auto_rotate.turn_missed(session))
             assert session.turns == (left > 0)
-        next(auto_rotate.look_and_rotate(session))
+        next(auto_rotate.rotate_if_due(session))
     assert session.turns
     assert not session_of(config_of()).turns
     session.rotation_timer.stop()
@@ -401,7 +401,7 @@ def test_told_to_turn_in_vain(session, monkeypatch):
 def test_leaving(session, clocks, monkeypatch):
     """A client that is closed goes on for a second, and gives its lease back once; one that only read does nothing."""
     server, keeper = Server(clocks), session.rotation_timer
-    monkeypatch.setattr(auto_rotate, "look_and_rotate", lambda _: parts(1000))
+    monkeypatch.setattr(auto_rotate, "rotate_if_due", lambda _: parts(1000))
     keeper.took_lease(clocks.monotonic)
     began = clocks.monotonic
     drive(auto_rotate.leave(session), perform=server.perform)

@@ -1,8 +1,8 @@
-"""Time passes by itself: clients that insert turn a filter once its period is over, a bit after each call.
+"""Automatic rotation: clients that insert rotate a filter once its period is over, a bit after each call.
 
-This holds for rings, and for rolling filters whose closed slices are in Redis. Whether the period is over is decided
-by the server, and who turns is decided by a lease. A rotation is a flow that is left at a rest, and gone on with after
-a later call. What a client leaves for good, another client goes on with.
+This holds for rings, and for rolling filters whose closed slices are in Redis. The server decides whether the period is
+over, and a lease decides which client rotates. A rotation is a flow: a client stops it at a rest, and resumes it after
+a later call. If a client never resumes it, another client finishes the rotation.
 """
 
 from __future__ import annotations
@@ -27,51 +27,75 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow, Step
 
-__all__ = ["auto_rotate", "lease", "leave", "look_and_rotate", "tell_who_rotates", "turn_missed"]
+__all__ = ["auto_rotate", "lease", "leave", "rotate_if_due", "tell_who_rotates", "turn_missed"]
 
 log = logging.getLogger("urifilter_redis")
 
-#: Seconds that one call goes on with a rotation, that ``close`` does, and a call that finds that periods were missed.
-#: The part that is begun then is finished.
+#: Seconds after which one call, or ``close``, or a call that finds that periods were missed, stops a rotation at the
+#: next rest.
 A_CALL = 0.02
 AT_CLOSE = 1.0
 BEFORE_A_CALL = 1.0
 
 
 def auto_rotate(session: Session, seconds: float | None = None) -> Flow[None]:
-    """Look whether the period is over, if it is time to look, and go on with the rotation for ``A_CALL`` or so long.
+    """Begin or resume a rotation, if it is time for that, and stop it after some seconds, by default ``A_CALL``.
 
-    No failure of it is raised, because the caller has its answers; it is logged. Ctrl-C and cancellation are raised.
+    A failure is logged and not raised, because the caller has its answers. Ctrl-C and cancellation are raised.
     """
-    taken = session.rotation_timer.take()
+    timer = session.rotation_timer
+    taken = timer.take()
     if not taken:
         return
-    end, flow, pause = monotonic() + (A_CALL if seconds is None else seconds), taken[0], 0.0
+    end, pause = monotonic() + (A_CALL if seconds is None else seconds), 0.0
+    flow: Flow[None] | None = None
     try:
-        if not session.rotation_timer.lease_is_old or (yield from _renew(session)):
-            flow, pause = yield from _go_on(session, flow or look_and_rotate(session), end)
-        else:
-            flow = None
+        if not timer.lease_is_old or (yield from _renew(session)):
+            flow, pause = yield from _resume(session, taken[0] or rotate_if_due(session), end)
     except BaseException:
-        flow = None
-        session.rotation_timer.look_in(0)
+        timer.look_in(0)
         raise
     finally:
-        session.rotation_timer.put(flow, pause)
+        timer.put(flow, pause)
+
+
+def turn_missed(session: Session) -> Flow[None]:
+    """Turn the shards because periods were missed, before a call inserts: its insertion would hide the missed periods.
+
+    The next histories of a rolling filter are built later; an unfinished build is resumed for a while. No failure is
+    raised: the call inserts all the same, and old items expire late. Ctrl-C and cancellation are raised.
+    """
+    timer = session.rotation_timer
+    timer.fruitless += 1
+    try:
+        done = yield from rotate_due(session, build=False)
+        if done is None:
+            flow, _ = yield from _resume(session, finish_missed(session), monotonic() + BEFORE_A_CALL)
+            if flow is not None:
+                flow.close()
+            done = yield from rotate_due(session, build=False)
+    except UriFilterError as error:
+        timer.fruitless = FRUITLESS
+        _note_failure(session, error)
+        return
+    if done is not None:
+        timer.fruitless = 0
+        timer.look_in(0)  # to finish the turns of a rolling filter
+        log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
 
 
 def leave(session: Session) -> Flow[None]:
-    """Attend once more for a second at most, and give the lease back, because the client is closed."""
-    rotation_timer = session.rotation_timer
-    rotation_timer.check_process()
-    if rotation_timer.inserted:
+    """Rotate for ``AT_CLOSE`` at most and release the lease, because the client is closed."""
+    timer = session.rotation_timer
+    timer.check_process()
+    if timer.inserted:
         yield from auto_rotate(session, AT_CLOSE)
-        rotation_timer.put()
-        yield from _give_back(session)
+        timer.put()
+        yield from _release(session)
 
 
 def tell_who_rotates(session: Session) -> None:
-    """Log, for a new filter, that clients that insert do not turn it, if they do not."""
+    """If clients that insert do not rotate a new filter, log who has to."""
     config = session.config
     if config.retention in TIMED and not config.turned_by_inserts:
         text = "its archive is not in Redis, so that inserts do not rotate it: run urifilter worker, or"
@@ -79,21 +103,35 @@ def tell_who_rotates(session: Session) -> None:
 
 
 def lease(session: Session, step: str, token: str) -> Flow[bool]:
-    """Take, prolong or release the lease of those who rotate; return whether this succeeded."""
+    """``take`` (or prolong) or ``release`` the lease of the process that rotates; return whether this succeeded."""
     (reply,) = yield from ask(session, _lease_call(session, step, token))
     return bool(reply)
 
 
-def _lease_call(session: Session, step: str, token: str) -> calls.Call:
-    length = round(1000 * calls.lease_of(session.config))
-    return calls.tend(step, session.config.uid, session.keys.shard(0), token, length)
+def rotate_if_due(session: Session) -> Flow[None]:
+    """Take the lease and rotate, if the period is over or a rotation is unfinished."""
+    timer = session.rotation_timer
+    timer.fruitless = 0
+    timer.wait(timer.lease)  # unless ``_is_due`` finds a better time
+    if not (yield from _is_due(session)):
+        return
+    began = monotonic()
+    if not (yield from lease(session, "take", timer.token)):
+        timer.wait(timer.lease)
+        return
+    timer.took_lease(began)
+    if not (yield from _is_due(session)):  # another process may have had the lease meanwhile, and finished
+        return
+    done = yield from rotate_due(session)
+    if done is not None:
+        log.info("%s: rotated to epoch %d", session.where, done.epoch)
 
 
-def _go_on(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[None] | None, float]]:
-    """Go on with a rotation to its end, or to the first rest after ``end``, or to a pause.
+def _resume(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[None] | None, float]]:
+    """Resume a rotation until its end, or the first rest after ``end``, or a pause.
 
     Returns:
-        The rotation that is left, and the seconds to wait before it goes on; None if nothing is left.
+        The unfinished rotation or None, and the seconds to wait before it is resumed.
     """
     step = _next(session, flow.send, None)
     while step is not None:
@@ -107,14 +145,14 @@ def _go_on(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[No
             step = _next(session, flow.throw, error)
         else:
             step = _next(session, flow.send, outcome)
-    yield from _give_back(session)
+    yield from _release(session)
     return None, 0.0
 
 
-def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step | None:
-    """Return the next step of a rotation; None if it has ended, or failed."""
+def _next(session: Session, resume: Callable[[Any], Step], value: object) -> Step | None:
+    """Return the next step of a rotation; None if it has ended or failed."""
     try:
-        return go_on(value)
+        return resume(value)
     except StopIteration:
         return None
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller of ``insert`` gets the answers
@@ -122,110 +160,70 @@ def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step
         return None
 
 
-def turn_missed(session: Session) -> Flow[None]:
-    """Turn the shards because periods were missed, before a call inserts: what it wrote would hide that.
-
-    The next histories of a rolling filter are built later; if one was left before, that is gone on with for a while. No
-    failure is raised: the call inserts then, and what should have expired does so late. Ctrl-C and cancellation are
-    raised.
-    """
-    rotation_timer = session.rotation_timer
-    rotation_timer.fruitless += 1
-    try:
-        done = yield from rotate_due(session, build=False)
-        if done is None:
-            flow, _ = yield from _go_on(session, finish_missed(session), monotonic() + BEFORE_A_CALL)
-            if flow is not None:
-                flow.close()
-            done = yield from rotate_due(session, build=False)
-    except UriFilterError as error:
-        rotation_timer.fruitless = FRUITLESS
-        _note_failure(session, error)
-        return
-    if done is not None:
-        rotation_timer.fruitless = 0
-        rotation_timer.look_in(0)  # for what is left of a rolling filter's turn
-        log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
-
-
-def look_and_rotate(session: Session) -> Flow[None]:
-    """Look; if the period is over, or a rotation is unfinished, take the lease and rotate."""
-    rotation_timer = session.rotation_timer
-    rotation_timer.fruitless = 0
-    rotation_timer.wait(rotation_timer.lease)  # unless something better is learned below
-    if not (yield from _look(session)):
-        return
-    began = monotonic()
-    if not (yield from lease(session, "take", rotation_timer.token)):
-        rotation_timer.wait(rotation_timer.lease)
-        return
-    rotation_timer.took_lease(began)
-    if not (yield from _look(session)):  # another process may have had the lease, and finished, since the first look
-        return
-    done = yield from rotate_due(session)
-    if done is not None:
-        log.info("%s: rotated to epoch %d", session.where, done.epoch)
-
-
-def _look(session: Session) -> Flow[bool]:
+def _is_due(session: Session) -> Flow[bool]:
     """Whether shard 0, which is the last of all to turn and to finish, is unfinished or has had its period."""
-    keys = session.keys.shard(0)
+    keys, config = session.keys.shard(0), session.config
     fields = ("HMGET", keys.meta, "uid", "phase", "opened", "ahead")
     values, told = yield from ask(session, fields, time_at(session, 0))
     uid, phase, opened, ahead = (text_in(value or "") for value in values)
     now = time_of(told)
     session.clock_of(0).learn(now)
-    if uid != session.config.uid or phase not in {"idle", "rotating"}:
+    if uid != config.uid or phase not in {"idle", "rotating"}:
         return False
     if int(opened) > now:
-        yield from ask(session, calls.reopen(session.config.uid, keys))
-    if phase == "idle" and abs(now / 1000 - time()) > seconds_of(session.config.period or "") / 2:
+        yield from ask(session, calls.reopen(config.uid, keys))
+    if phase == "idle" and abs(now / 1000 - time()) > seconds_of(config.period or "") / 2:
         yield from doubt(session)
     since = opened_by(now, int(opened), *map(int, ahead.split()))
     if phase == "idle":
-        session.rotation_timer.learn(session.config, since, now)
-    return phase == "rotating" or now >= since + 1000 * seconds_of(session.config.period or "")
+        session.rotation_timer.learn(config, since, now)
+    return phase == "rotating" or now >= since + 1000 * seconds_of(config.period or "")
 
 
 def _renew(session: Session) -> Flow[bool]:
-    """Renew a lease that was earned; give back any other. Return whether this client has the lease."""
-    rotation_timer = session.rotation_timer
-    if not rotation_timer.lease_is_earned:
-        yield from _give_back(session)
-        rotation_timer.wait(0)
+    """Renew the lease if this client has earned that, else release it. Return whether this client has the lease."""
+    timer = session.rotation_timer
+    if not timer.lease_is_earned:
+        yield from _release(session)
+        timer.wait(0)
         return False
     began = monotonic()
-    (outcome,) = yield Send([_lease_call(session, "take", rotation_timer.token).command()])
-    if outcome != 1:  # another has it, or the server is away
-        rotation_timer.leased = None
-        rotation_timer.wait(rotation_timer.lease)
+    (outcome,) = yield Send([_lease_call(session, "take", timer.token).command()])
+    if outcome != 1:  # another client has it, or the server is away
+        timer.leased = None
+        timer.wait(timer.lease)
         return False
-    rotation_timer.took_lease(began)
+    timer.took_lease(began)
     return True
 
 
-def _give_back(session: Session) -> Flow[None]:
-    """Give the lease back, once: if that fails, the lease ends by itself."""
-    rotation_timer = session.rotation_timer
-    if rotation_timer.leased is not None:
-        rotation_timer.leased = None
-        yield Send([_lease_call(session, "release", rotation_timer.token).command()])
+def _release(session: Session) -> Flow[None]:
+    """Release the lease, once: if that fails, the lease ends by itself."""
+    timer = session.rotation_timer
+    if timer.leased is not None:
+        timer.leased = None
+        yield Send([_lease_call(session, "release", timer.token).command()])
+
+
+def _lease_call(session: Session, step: str, token: str) -> calls.Call:
+    time = round(1000 * calls.lease_of(session.config))
+    return calls.tend(step, session.config.uid, session.keys.shard(0), token, time)
 
 
 def _note_failure(session: Session, error: Exception) -> None:
-    """Log the failure of a rotation, not often, and look later, or never if this user may not rotate."""
-    rotation_timer = session.rotation_timer
+    """Log the failure of a rotation, not often, and retry later, or never if this user may not rotate."""
+    timer = session.rotation_timer
     if isinstance(error, ServerUnavailable) and "NOPERM" in str(error):
-        rotation_timer.stop()
+        timer.stop()
         log.warning("%s; this client leaves rotations to others (urifilter rotate --due, or worker)", error)
         return
-    rotation_timer.wait(rotation_timer.lease)
+    timer.wait(timer.lease)
     if isinstance(error, RotationConflict):
         log.debug("%s", error)
         return
     if isinstance(error, ServerUnavailable):
-        rotation_timer.leased = None  # nothing is sent to a server that is away
-    if rotation_timer.may_tell(str(error)):
+        timer.leased = None  # nothing is sent to a server that is away
+    if timer.may_tell(str(error)):
         known = isinstance(error, UriFilterError)
         text = str(error) if known else f"{session.where}: {error!r}"
         log.warning("a rotation failed, and is tried again later: %s", text, exc_info=None if known else error)
