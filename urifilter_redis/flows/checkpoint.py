@@ -1,4 +1,4 @@
-"""The flow of a checkpoint: the live slices go to the archive while inserts go on.
+"""The flow of a checkpoint: it copies the live slices to the archive while inserts go on.
 
 Inserts only set bits, so the copy of a bitmap has every item that was inserted before the reading began. The
 forgotten digests and the records of calls are read after the bitmaps: if an item's bits were saved, so was its record.
@@ -12,6 +12,7 @@ import functools
 import logging
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
@@ -24,7 +25,7 @@ from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
-from urifilter_redis.storage.contents import PIECES_AT_ONCE, Writer, verify
+from urifilter_redis.storage.contents import Writer, verify
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
 from urifilter_redis.storage.records import write_forgotten, write_leases, write_replies
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
@@ -36,13 +37,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.storage.records import Lease
 
 __all__ = ["Written", "checkpoint", "checkpoint_age"]
 
 log = logging.getLogger("urifilter_redis")
 
-#: A checkpoint of a shard is begun at most so often because a rotation, or another checkpoint, came first.
+#: Most attempts at a checkpoint of a shard; an attempt fails if a rotation, or another checkpoint, comes first.
 TRIES = 20
 
 #: The fields of a shard's state that a checkpoint saves.
@@ -83,23 +83,23 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
     """
     yield from check_registered(session)
     begun = yield from server_time(session)
-    done: list[Checkpoint | None] = []
-    number = size = 0
+    number = written = size = 0
     for shard in range(session.config.shards):
-        made, last = yield from _shard(session, shard, full=full)
-        done.append(made)
+        made, last = yield from _checkpoint_shard(session, shard, full=full)
         number = max(number, last)
-        size += 0 if made is None else sum(p.packed for c in made.contents for p in c.pieces)
+        if made is not None:
+            written += 1
+            size += sum(piece.packed for content in made.contents for piece in content.pieces)
         session.report(shard + 1, session.config.shards)
     yield from note_complete(require_archive(session), session.keys.name)
-    return Written(number, begun / 1000, sum(each is not None for each in done), size)
+    return Written(number, begun / 1000, written, size)
 
 
 def checkpoint_age(session: Session) -> Flow[float]:
-    """Return the seconds since the oldest of the shards' last checkpoints began; infinity if one is not known.
+    """Return the seconds since the oldest of the shards' last checkpoints began; infinity if that is not known.
 
-    It is not known if a shard has no checkpoint, or if its time lies in the future because the server's clock was
-    ahead.
+    It is not known if a shard has no checkpoint, or if the time of one lies in the future because the server's clock
+    was ahead.
     """
     begun = [state.checkpointed for state in (yield from read_states(session))]
     now = yield from server_time(session)
@@ -107,12 +107,12 @@ def checkpoint_age(session: Session) -> Flow[float]:
     return (now - min(begun)) / 1000 if known else math.inf
 
 
-def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
-    """Write a checkpoint of a shard unless nothing has changed; return it, or else None, and the last number."""
+def _checkpoint_shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint | None, int]]:
+    """Write a checkpoint of a shard; return it, or None if nothing has changed, and the last number."""
     for _ in range(TRIES):
         attempt = _Attempt(session, require_archive(session), shard)
         try:
-            found = yield from attempt.run(full=full)
+            return (yield from attempt.run(full=full))
         except GeneratorExit:  # a flow that is closed may not yield steps any more
             raise
         except RotationConflict:
@@ -121,14 +121,12 @@ def _shard(session: Session, shard: int, *, full: bool) -> Flow[tuple[Checkpoint
             with contextlib.suppress(ArchiveError):  # the first error tells the caller more than this one
                 yield from attempt.abandon()
             raise
-        else:
-            return found
     text = f"shard {shard}: {TRIES} checkpoints in a row were overtaken by others or by rotations: try again later"
     raise RotationConflict(f"{session.where}: {text}")
 
 
 class _Attempt:
-    """One attempt at a checkpoint of a shard; it keeps its uploads until a document names them."""
+    """One attempt at a checkpoint of a shard; it remembers its uploads until a document names them."""
 
     def __init__(self, session: Session, backend: Backend, shard: int) -> None:
         self._session, self._backend, self._shard = session, backend, shard
@@ -179,7 +177,7 @@ class _Attempt:
         made.check(self._config, self._shard)
         for writer in self._writers:
             writer.check_age()
-        # The document may be published even if the request for it fails. So the uploads are kept from here on.
+        # The document may be there even if the request to publish it fails. So no upload is removed from here on.
         writers, self._writers = self._writers, []
         try:
             done = yield from publish_checkpoint(self._backend, found, made)
@@ -195,28 +193,26 @@ class _Attempt:
         session = self._session
         state, number = ShardState.from_meta(meta, session.where), int(meta["checkpoint"])
         bitmaps: list[Manifest] = []
-        # With write=all only the oldest slice is tested, so each copy must have all items of the newer copies: an item
-        # must not be answered "new", and later "seen" once the oldest slice is gone. So the newest is read first.
+        # With write=all only the oldest slice is tested, so each copy must have all items of newer copies. Otherwise
+        # an item might be "new", and later "seen" once the oldest slice is gone. So the newest slice is read first.
         for slice_ in state.view.slices[::-1]:
-            content = yield from self._taken_over(last, state, slice_)
-            content = content or (yield from self._bitmap(state, slice_))
+            content = yield from self._reused(last, state, slice_)
+            if content is None:
+                key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
+                content = yield from archive_bitmap(session, key, slice_.size, self._writer(), moved)
             known = (self._config, session.keys.name, self._shard, state, slice_)
             bitmaps.insert(0, Manifest.of(*known, kind="checkpoint", number=number, content=content))
         # Forgotten digests are read before and after the records, and both readings count. An item that is inserted
-        # between them then counts as new once more, so a client that lost its reply is not told "seen". An item that
-        # is forgotten between them stays forgotten.
+        # between the readings counts as new once more, so a client that lost its reply is not told "seen". An item that
+        # is forgotten between the readings stays forgotten.
         forgotten = self._writer()
-        yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
+        yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
         replies = self._writer()
-        yield from self._scanned("HSCAN", self._keys.replies, write_replies, replies)
-        yield from self._scanned("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
+        yield from self._upload("HSCAN", self._keys.replies, write_replies, replies)
+        yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
         leases = self._writer()
         if state.view.claims:
-
-            def append(some: list[Lease]) -> Flow[None]:
-                return leases.append(write_leases(some))
-
-            yield from read_leases(session, self._keys.leases, append)
+            yield from read_leases(session, self._keys.leases, lambda some: leases.append(write_leases(some)))
         return Checkpoint(
             format=FORMAT,
             filter=session.keys.name,
@@ -237,8 +233,8 @@ class _Attempt:
         self._writers.append(writer)
         return writer
 
-    def _taken_over(self, last: Checkpoint | None, state: ShardState, slice_: Slice) -> Flow[Content | None]:
-        """Return the archive's content of a slice that has not changed, if it is sound; else None."""
+    def _reused(self, last: Checkpoint | None, state: ShardState, slice_: Slice) -> Flow[Content | None]:
+        """Return the last checkpoint's content of a slice that has not changed, if it is sound; else None."""
         content = _unchanged(last, state, slice_, self._config.write)
         if content is not None:
             try:
@@ -248,12 +244,7 @@ class _Attempt:
                 return None
         return content
 
-    def _bitmap(self, state: ShardState, slice_: Slice) -> Flow[Content]:
-        key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
-        writer, size = self._writer(), slice_.size
-        return (yield from archive_bitmap(self._session, key, size, writer, otherwise=moved, at_once=PIECES_AT_ONCE))
-
-    def _scanned(
+    def _upload(
         self, command: str, key: str, encode: Callable[[list[tuple[bytes, Any]]], bytes], writer: Writer
     ) -> Flow[None]:
         """Upload the entries of a hash or sorted set. An entry that changes meanwhile is saved old or new."""
@@ -265,7 +256,7 @@ class _Attempt:
                 return
 
     def _check_still(self, before: ShardState) -> Flow[None]:
-        """Check that the shard has not turned while its slices were read, and that the server has not restarted.
+        """Check that the shard has not turned while its slices were read, and that its server has not restarted.
 
         A server that came back with older data may lack the records of items whose bits were read before.
 
@@ -290,10 +281,8 @@ def _slices(state: ShardState) -> tuple[object, ...]:
 
 def _same(last: Checkpoint, state: ShardState) -> bool:
     """Whether a shard has not changed since its last checkpoint began."""
-    then = last.shard_state()
-    return (*_slices(then), then.inserted, then.written, then.claimed, then.changed, then.pieces) == (
-        *_slices(state), state.inserted, state.written, state.claimed, state.changed, state.pieces,
-    )  # fmt: skip
+    then, counts = last.shard_state(), attrgetter("inserted", "written", "claimed", "changed", "pieces")
+    return (_slices(then), counts(then)) == (_slices(state), counts(state))
 
 
 def _unchanged(last: Checkpoint | None, state: ShardState, slice_: Slice, write: str | None) -> Content | None:

@@ -47,7 +47,7 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
         key = session.keys.shard(shard).slice("history_1")
         moved = functools.partial(_raise_if_moved, session, shard, state)
         size, at_once = session.config.bytes, archive.at_once
-        content = yield from archive_bitmap(session, key, size, writer, otherwise=moved, at_once=at_once)
+        content = yield from archive_bitmap(session, key, size, writer, moved, at_once=at_once)
         yield from _raise_if_moved(session, shard, state)
         closed = replace(session.config.today, name="history_1")
         known = (session.config, session.keys.name, shard, state, closed)

@@ -8,7 +8,7 @@ from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
-from urifilter_redis.storage.contents import as_numbers, nothing
+from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, nothing
 from urifilter_redis.storage.documents import piece_spans
 from urifilter_redis.storage.records import ALONE
 
@@ -76,9 +76,9 @@ def archive_bitmap(  # noqa: PLR0913 - each is needed
     key: str,
     size: int,
     writer: Writer | SliceWriter,
-    *,
     otherwise: Callable[[], Flow[None]],
-    at_once: int,
+    *,
+    at_once: int = PIECES_AT_ONCE,
 ) -> Flow[Content]:
     """Write a live slice's bitmap of ``size`` bytes into an archive, ``at_once`` pieces a step; return its content.
 
