@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
@@ -31,7 +30,7 @@ from urifilter_redis.errors import (
     ServerUnavailable,
 )
 from urifilter_redis.flows.capacity import check_free
-from urifilter_redis.flows.reading import fill_of
+from urifilter_redis.flows.reading import bits_of, items_in
 from urifilter_redis.flows.restore_plan import Archived, Plan, Records, plan, worked_on
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.protocol import calls
@@ -40,339 +39,26 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.checkpoints import last_good, newest, places
 from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
-from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, piece_spans
+from urifilter_redis.storage.documents import Content, Manifest, piece_spans
 from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["MISSING", "Restored", "Restorer", "ensure", "restore", "restoring", "whole_slices"]
+__all__ = ["ensure", "restore", "restoring"]
 
 #: Seconds between two signs of life; to the scripts, 15 s of silence mean death.
 BEAT = 4.0
 
-
-def whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
-    """Return the names of the slices whose bitmaps Redis has in full length."""
-    keys = session.keys.shard(shard)
-    lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
-    return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
-
-
-@dataclass(slots=True)
-class _Shard:
-    """A shard that is being restored.
-
-    Attributes:
-        ours: the shard's state in Redis; None: Redis has none.
-        present: the names of the slices that Redis has in full length.
-        arranged: whether an earlier restorer has begun to write.
-        worked: whether Redis was written to after the checkpoint began, so that neither of the two has everything;
-            None: not known yet.
-        archived: the shard's sound contents in the archive.
-    """
-
-    ours: ShardState | None = None
-    present: set[str] = field(default_factory=set)
-    arranged: bool = False
-    worked: bool | None = None
-    archived: Archived = field(default_factory=Archived)
-
-
-class Restorer:
-    """One attempt to restore shards; see ``restore`` for ``seen``, ``given_up`` are tokens of failed attempts.
-
-    Attributes:
-        token: the token of this attempt.
-    """
-
-    def __init__(self, session: Session, seen: Mapping[int, str], given_up: Sequence[str] = ()) -> None:
-        self._session, self._backend, self._config = session, require_archive(session), session.config
-        self.token = secrets.token_hex(8)
-        self._seen, self._given_up = seen, " ".join(given_up) or "-"
-        self._shards: dict[int, _Shard] = {}  # the shards that are taken, and neither finished nor given back
-        self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
-        self._beaten = time.monotonic()
-        self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
-
-    def begin(self) -> Flow[None]:
-        """Take the shards in order. The process that takes the first one is the restorer of all."""
-        for shard in sorted(self._seen):
-            fields = self._config.to_meta(shard, "restoring")
-            call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
-            self._shards[shard] = _Shard()  # before the call, because a call that fails may have taken the shard
-            (reply,) = yield from ask(self._session, call)
-            self._shards[shard] = yield from self._found(shard, to_mapping(reply))
-            yield from self._beat()
-
-    def look(self) -> Flow[None]:
-        """Read and verify the archive's contents; give back shards that need no restore any more.
-
-        Raises:
-            ArchiveCorrupt: the checkpoints of a shard are gone.
-        """
-        name = self._session.keys.name
-        complete = is_complete((yield from self._backend.read(Key(name))))
-        keys = yield from self._backend.keys(name)
-        slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
-        for shard in list(self._shards):
-            found = self._shards[shard]
-            found.archived = yield from self._archived(found, shard, [key for key in slices if key.shard == shard])
-            if not _needs(found):
-                yield from ask(self._session, self._call("cancel", shard))
-                del self._shards[shard]
-            elif complete and not found.archived.number:
-                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
-        yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
-
-    def size(self) -> int:
-        """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
-        total = 0
-        for found in self._shards.values():
-            made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
-            there = {new for _, new in made.moves}
-            total += sum(each.size for each in made.state.view.slices if each.name not in there)
-            last = found.archived.checkpoint
-            total += sum(piece.length for piece in last.leases.pieces) if last else 0
-        return total
-
-    def give_up(self) -> Flow[None]:
-        """Give the shards back for the next restorer; if the server is away, they stay taken.
-
-        A shard that Redis had is again as it was, unless it was being written. A shard that was missing is removed
-        again before the first write. After the first write it stays in phase restoring, so that no process makes a
-        new filter of it.
-        """
-        for some in chunked(list(self._shards)):
-            requests = [Request.of(self._leave(shard)) for shard in some]
-            yield from exchange(self._session, requests)
-            if any(isinstance(request.error, ServerUnavailable) for request in requests):
-                return
-
-    def write(self) -> Flow[Restored]:
-        """Restore the shards, the first one last, because no client can open the filter without it."""
-        done: list[Archived] = []
-        for shard in sorted(self._shards, reverse=True):
-            found = self._shards[shard]
-            self._writing = shard
-            yield from self._restore(shard, found)
-            del self._shards[shard]
-            done.append(found.archived)
-            self._session.report(len(done), len(done) + len(self._shards))
-        lasts = [each.checkpoint for each in done if each.checkpoint]
-        number = max((last.number for last in lasts), default=0)
-        begun = min((last.begun for last in lasts), default=None)
-        problems = tuple(problem for each in done for problem in each.problems)
-        return Restored(len(done), number, None if begun is None else begun / 1000, problems)
-
-    def _leave(self, shard: int) -> calls.Call:
-        touched = shard == self._writing or (self._writing is not None and self._shards[shard].ours is None)
-        return self._call("release" if touched else "cancel", shard)
-
-    def _found(self, shard: int, meta: dict[str, str]) -> Flow[_Shard]:
-        arranged = "arranged" in meta
-        if not meta or (meta.get("before") == "missing" and not arranged):
-            return _Shard()
-        if meta["phase"] == "restoring":
-            meta["phase"] = meta["before"]
-        ours = ShardState.from_meta(meta, self._session.where)
-        worked = meta.get("worked") == "1" if arranged else None
-        return _Shard(ours, (yield from whole_slices(self._session, shard, ours.view.slices)), arranged, worked)
-
-    def _archived(self, ours: _Shard, shard: int, keys: Sequence[Key]) -> Flow[Archived]:
-        """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
-        name = self._session.keys.name
-        found = yield from places(self._backend, name, self._config, shard)
-        checkpoint, problems = yield from last_good(self._backend, name, found, self._beat)
-        yield from self._beat()
-        number = max((place.checkpoint.number for place in found if place.checkpoint), default=0)
-        epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        redis = ours.ours
-        lost = redis is not None and (len(ours.present) < len(redis.view.slices) or redis.epoch < epoch)
-        slices: dict[int, Manifest] = {}
-        if lost or any(key.epoch >= epoch for key in keys):
-            for key in keys:
-                yield from self._slice(key, slices, problems)
-                yield from self._beat()
-        contained = epoch in slices and (yield from self._contained(checkpoint, slices[epoch]))
-        return Archived(checkpoint, number, slices, contained, tuple(problems))
-
-    def _contained(self, checkpoint: Checkpoint | None, closed: Manifest) -> Flow[bool]:
-        """Whether a closed slice has all bits of the checkpoint's today."""
-        today = checkpoint.bitmaps[-1].content if checkpoint else Content("", [])
-        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
-            ours = yield from self._pieces(today, first, first + PIECES_AT_ONCE)
-            its = yield from self._pieces(closed.content, first, first + PIECES_AT_ONCE)
-            if any(one & ~other for one, other in zip(ours, its, strict=True)):
-                return False
-            yield from self._beat()
-        return True
-
-    def _pieces(self, content: Content, first: int, last: int) -> Flow[list[int]]:
-        """Read pieces of a bitmap as integers, so that ``|`` merges them."""
-        pieces = yield from read_pieces(self._backend, self._session.keys.name, content, first, last)
-        return as_numbers(pieces)
-
-    def _slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
-        what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
-        try:
-            manifest = documents.load(Manifest, (yield from self._backend.read(key)) or b"", what)
-            closed = Slice("history_1", self._config.units, self._config.bytes)
-            manifest.check(self._config, key.shard, closed, kind="slice", epoch=key.epoch)
-            yield from verify(self._backend, key.filter, manifest.content, self._beat)
-            slices[key.epoch] = manifest
-        except (ArchiveCorrupt, ArchiveMissing) as error:
-            problems.append(f"{what}: {error}")
-
-    def _restore(self, shard: int, found: _Shard) -> Flow[None]:
-        """Restore one shard."""
-        session, keys = self._session, self._session.keys.shard(shard)
-        now = yield from server_time(session, shard)
-        if found.worked is None:
-            found.worked = yield from worked_on(session, shard, found.ours, found.archived.checkpoint)
-        made = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
-        doomed = made.doomed
-        if found.ours is None:  # slices without meta may be of any filter
-            doomed = [each.name for each in made.state.view.slices]
-        elif self._config.layout == "counting":  # counters cannot be merged
-            if found.worked and found.present:
-                made.sources["today"].clear()
-                problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
-                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
-            else:
-                made.moves.clear()
-                doomed = ["today"]
-        for name in doomed:
-            yield from self._refill("remove", shard, slices=[keys.slice(name)])
-        created = found.archived.checkpoint.state.get("created") if found.archived.checkpoint else None
-        fields = _fields(self._config, made.state) + (["created", created] if created else [])
-        fields += ["worked", str(int(found.worked))]
-        names = [name for move in made.moves for name in move]
-        yield from ask(session, self._call("arrange", shard, fields=fields, names=names))
-        view = made.state.view
-        listed = " ".join(map(str, view.slices))
-        session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(view.claims)})
-        merged, newer = False, ""
-        for slice_ in made.state.view.slices[::-1]:
-            merged |= yield from self._fill(shard, slice_, made, newer)
-            newer = slice_.name if self._config.write == "all" else ""
-        records = Records(session, self._backend, partial(self._refill, shard=shard), self._beat)
-        yield from records.bring(shard, found.archived.checkpoint, made.forgotten, worked=found.worked)
-        yield from records.bring_leases(shard, found.archived.checkpoint, made.leases, view.claims)
-        state = made.state
-        if merged:  # today has items of both, and neither count has them all
-            more = max(0, (yield from self._in_today(shard, state)) - state.inserted)
-            state = replace(state, inserted=state.inserted + more, new=state.new + more)
-        counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
-        values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
-        last = [str(each) for pair in values.items() for each in pair]
-        names = [each.name for each in state.view.slices]
-        yield from ask(session, self._call("finish", shard, fields=last, names=names))
-
-    def _in_today(self, shard: int, state: ShardState) -> Flow[int]:
-        """Return the estimated number of items in today, from its fill."""
-        today, config = state.view.slices[-1], self._config
-        fill = yield from fill_of(self._session, self._session.keys.shard(shard).slice("today"), today)
-        return round(items_from_fill(config.layout, config.k, today.units, fill)) if fill < 1 else 0
-
-    def _fill(self, shard: int, slice_: Slice, made: Plan, newer: str) -> Flow[bool]:
-        """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
-
-        With write=all the bits of the next ``newer`` slice are merged into it too, because items are written to all
-        live slices.
-        """
-        keys = self._session.keys.shard(shard)
-        key = keys.slice(slice_.name)
-        there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
-        sources = made.sources[slice_.name]
-        if not sources and not newer:
-            return bool(there)
-        spans = list(piece_spans(slice_.size))
-        for start in range(0, len(spans), PIECES_AT_ONCE):
-            some = spans[start : start + PIECES_AT_ONCE]
-            merged = [0] * len(some)
-            if newer:
-                read = (("GETRANGE", keys.slice(newer), at, at + length - 1) for at, length in some)
-                merged = as_numbers((yield from ask(self._session, *read)))
-            for manifest in sources:
-                pieces = yield from self._pieces(manifest.content, start, start + len(some))
-                merged = [one | other for one, other in zip(merged, pieces, strict=True)]
-            for number, (at, length) in zip(merged, some, strict=True):
-                if number:
-                    data = number.to_bytes(length, "little")
-                    yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
-            yield from self._beat()
-        return bool(there) or any(each.epoch != made.state.epoch_of(slice_.name) for each in sources)
-
-    def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
-        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self.token, **more)
-
-    def _refill(
-        self,
-        step: str,
-        shard: int,
-        *,
-        offset: int = 0,
-        slices: Sequence[str] = (),
-        data: Sequence[str | bytes | int] = (),
-    ) -> Flow[int]:
-        keys = self._session.keys.shard(shard)
-        more = {"number": next(self._steps), "offset": offset}
-        call = calls.refill(step, self._config.uid, keys, self.token, slices=slices, data=data, **more)
-        (reply,) = yield from ask(self._session, call)
-        return int(reply)
-
-    def _beat(self) -> Flow[None]:
-        """Show that this restorer lives, in all shards that it has taken and not finished."""
-        if time.monotonic() - self._beaten < BEAT:
-            return
-        self._beaten = time.monotonic()
-        for some in chunked(list(self._shards)):
-            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
-
-
-def _needs(found: _Shard) -> bool:
-    if found.ours is None or found.arranged:
-        return True
-    return len(found.present) < len(found.ours.view.slices) or found.ours.checkpoint < found.archived.number
-
-
-def _fields(config: Config, state: ShardState) -> list[str]:
-    """Return a shard's state as fields of ``meta``, field and value in turn."""
-    last_seen = config.expire_after == "last-seen"
-    closed = (
-        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
-        for each in state.closed
-    )
-    values: dict[str, object] = {
-        "before": state.phase,
-        "epoch": state.epoch,
-        "opened": state.opened,
-        "inserted": state.inserted,
-        "closed": " ".join(closed),
-        "oldest": state.oldest,
-        "slices": " ".join(map(str, state.view.slices)),
-        "changed": state.changed,
-        "token": state.token,
-    }
-    values |= {} if state.pieces is None else {"pieces": state.pieces}
-    values |= {} if state.limit is None else {"limit": state.limit}
-    values |= {"late": 1} if state.late else {}
-    values |= {"new": state.new} if last_seen else {}
-    values |= {"written": state.written} if state.written else {}
-    if state.view.claims:
-        values |= {"claims": state.view.claims, "claimed": state.claimed}
-    return [text for name, value in values.items() for text in (name, str(value))]
-
-
 #: Stands for the timeline of a shard without ``meta``.
 MISSING = "missing"
 
-#: A restore is begun at most so often, because another process may take over.
+#: Most attempts at a restore; an attempt ends if another process takes over.
 TRIES = 5
 
 #: Most tokens of a filter's failed attempts that are kept.
@@ -414,11 +100,18 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
         RotationConflict: another process was faster.
     """
     where = (session.server, session.keys.filters, session.keys.name)
-    restorer = Restorer(session, seen, list(_given_up.get(where, ())))
+    restorer = _Restorer(session, seen, _given_up.get(where, ()))
     try:
-        done = yield from _attempt(session, restorer)
-    except BaseException:
+        yield from restorer.begin()
+        yield from restorer.read_archive()
+        yield from check_free(session, restorer.size())
+        # Only now, so that a restore that is refused leaves no name in the list. A name without a filter does no harm.
+        yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
+        done = yield from restorer.write()
+    except BaseException as error:
         _given_up.setdefault(where, deque(maxlen=REMEMBERED)).append(restorer.token)
+        if not isinstance(error, GeneratorExit):  # a flow that is closed may not yield steps any more
+            yield from restorer.give_up()
         raise
     _given_up.pop(where, None)
     return done
@@ -427,7 +120,7 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
 def restoring(session: Session) -> Flow[tuple[int, int] | None]:
     """Return how many shards of a filter are being restored, and how many it has; None: Redis has no shard 0.
 
-    The filter need not be open, because nobody can open it before the end of its restore.
+    The filter need not be open, because no client can open it before the end of its restore.
     """
     (reply,) = yield from ask(session, session.read_meta(0))
     keys = session.keys.of_meta(to_mapping(reply))
@@ -440,22 +133,8 @@ def restoring(session: Session) -> Flow[tuple[int, int] | None]:
     return count, keys.shards
 
 
-def _attempt(session: Session, restorer: Restorer) -> Flow[Restored]:
-    try:
-        yield from restorer.begin()
-        yield from restorer.look()
-        yield from check_free(session, restorer.size())
-        # Only now, so that a restore that is refused leaves no name in the list. A name without a filter does no harm.
-        yield from ask(session, ("SADD", session.keys.filters, session.keys.name))
-        return (yield from restorer.write())
-    except GeneratorExit:  # a flow that is closed may not yield steps any more
-        raise
-    except BaseException:
-        yield from restorer.give_up()
-        raise
-
-
 def _needed(session: Session) -> Flow[dict[int, str]]:
+    """Return the shards that need a restore, as ``restore`` takes them."""
     backend, config = require_archive(session), session.config
     needed = {}
     for some in chunked(range(config.shards)):
@@ -468,11 +147,11 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(backend, session.keys.name, config, shard)))
-            present = yield from whole_slices(session, shard, state.view.slices)
+            whole = len((yield from _whole_slices(session, shard, state.view.slices))) == len(state.view.slices)
             behind = last is not None and state.checkpoint < last.number
-            if len(present) == len(state.view.slices) and behind and state.phase == "rotating":
+            if whole and behind and state.phase == "rotating":
                 yield from finish_rotation(session, shard)  # only Redis has the slice that it closed
-            if len(present) < len(state.view.slices) or behind:
+            if not whole or behind:
                 needed[shard] = state.timeline
     return needed
 
@@ -483,3 +162,295 @@ def _check_uid(session: Session, shard: int, meta: dict[str, str]) -> None:
         raise ConfigMismatch(f"{session.where}: {text}")
     if meta.get("phase") == "dropping":
         raise FilterNotFound(f"{session.where}: it is being dropped")
+
+
+def _whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
+    """Return the names of the slices whose bitmaps Redis has in full length."""
+    keys = session.keys.shard(shard)
+    lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
+    return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of a shard that is to be restored.
+
+    Attributes:
+        ours: the shard's state in Redis; None: Redis has none.
+        present: the names of the slices that Redis has in full length.
+        arranged: whether an earlier restorer has begun to write.
+        worked: whether Redis was written to after the checkpoint began, so that neither of the two has everything;
+            None: not known yet.
+        archived: the shard's sound contents in the archive.
+    """
+
+    ours: ShardState | None = None
+    present: set[str] = field(default_factory=set)
+    arranged: bool = False
+    worked: bool | None = None
+    archived: Archived = field(default_factory=Archived)
+
+    def needs_restore(self) -> bool:
+        """Whether the shard is missing, not whole, or older than the archive."""
+        if self.ours is None or self.arranged:
+            return True
+        return len(self.present) < len(self.ours.view.slices) or self.ours.checkpoint < self.archived.number
+
+
+class _Restorer:
+    """One attempt to restore shards; see ``restore`` for ``seen``, ``given_up`` are tokens of failed attempts."""
+
+    def __init__(self, session: Session, seen: Mapping[int, str], given_up: Iterable[str]) -> None:
+        self._session, self._backend, self._config = session, require_archive(session), session.config
+        self.token = secrets.token_hex(8)
+        self._seen, self._given_up = seen, " ".join(given_up) or "-"
+        self._shards: dict[int, _Found] = {}  # the shards that are taken, and neither finished nor given back
+        self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
+        self._beaten = time.monotonic()
+        self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
+
+    def begin(self) -> Flow[None]:
+        """Take the shards in order. The process that takes the first shard is the restorer of all."""
+        for shard in sorted(self._seen):
+            fields = self._config.to_meta(shard, "restoring")
+            call = self._call("begin", shard, timeline=self._seen[shard], given_up=self._given_up, fields=fields)
+            self._shards[shard] = _Found()  # before the call, because a call that fails may have taken the shard
+            (reply,) = yield from ask(self._session, call)
+            self._shards[shard] = yield from self._in_redis(shard, to_mapping(reply))
+            yield from self._beat()
+
+    def read_archive(self) -> Flow[None]:
+        """Read and verify the archive's contents; give back shards that need no restore any more.
+
+        Raises:
+            ArchiveCorrupt: the checkpoints of a shard are gone.
+        """
+        name = self._session.keys.name
+        complete = is_complete((yield from self._backend.read(Key(name))))
+        keys = yield from self._backend.keys(name)
+        slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
+        for shard, found in list(self._shards.items()):
+            found.archived = yield from self._in_archive(shard, found, [key for key in slices if key.shard == shard])
+            if not found.needs_restore():
+                yield from ask(self._session, self._call("cancel", shard))
+                del self._shards[shard]
+            elif complete and not found.archived.number:
+                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
+        yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
+
+    def size(self) -> int:
+        """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
+        total = 0
+        for found in self._shards.values():
+            made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
+            there = {new for _, new in made.moves}
+            total += sum(each.size for each in made.state.view.slices if each.name not in there)
+            last = found.archived.checkpoint
+            total += sum(piece.length for piece in last.leases.pieces) if last else 0
+        return total
+
+    def give_up(self) -> Flow[None]:
+        """Give the shards back for the next restorer; if the server is away, they stay taken.
+
+        A shard that Redis had is again as it was, unless it was being written. A shard that was missing is removed
+        again before the first write. After the first write it stays in phase restoring, so that no process makes a
+        new filter of it.
+        """
+        for some in chunked(list(self._shards)):
+            requests = [Request.of(self._give_back(shard)) for shard in some]
+            yield from exchange(self._session, requests)
+            if any(isinstance(request.error, ServerUnavailable) for request in requests):
+                return
+
+    def write(self) -> Flow[Restored]:
+        """Restore the shards, the first one last, because no client can open the filter without it."""
+        done: list[Archived] = []
+        for shard in sorted(self._shards, reverse=True):
+            found = self._shards[shard]
+            self._writing = shard
+            yield from self._restore(shard, found)
+            del self._shards[shard]
+            done.append(found.archived)
+            self._session.report(len(done), len(done) + len(self._shards))
+        lasts = [each.checkpoint for each in done if each.checkpoint]
+        number = max((last.number for last in lasts), default=0)
+        begun = min((last.begun for last in lasts), default=None)
+        problems = tuple(problem for each in done for problem in each.problems)
+        return Restored(len(done), number, None if begun is None else begun / 1000, problems)
+
+    def _give_back(self, shard: int) -> calls.Call:
+        touched = shard == self._writing or (self._writing is not None and self._shards[shard].ours is None)
+        return self._call("release" if touched else "cancel", shard)
+
+    def _in_redis(self, shard: int, meta: dict[str, str]) -> Flow[_Found]:
+        arranged = "arranged" in meta
+        if not meta or (meta.get("before") == "missing" and not arranged):
+            return _Found()
+        if meta["phase"] == "restoring":
+            meta["phase"] = meta["before"]
+        ours = ShardState.from_meta(meta, self._session.where)
+        worked = meta.get("worked") == "1" if arranged else None
+        return _Found(ours, (yield from _whole_slices(self._session, shard, ours.view.slices)), arranged, worked)
+
+    def _in_archive(self, shard: int, found: _Found, keys: Sequence[Key]) -> Flow[Archived]:
+        """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
+        name, ours = self._session.keys.name, found.ours
+        both = yield from places(self._backend, name, self._config, shard)
+        checkpoint, problems = yield from last_good(self._backend, name, both, self._beat)
+        yield from self._beat()
+        number = max((place.checkpoint.number for place in both if place.checkpoint), default=0)
+        epoch = checkpoint.shard_state().epoch if checkpoint else -1
+        lost = ours is not None and (len(found.present) < len(ours.view.slices) or ours.epoch < epoch)
+        slices: dict[int, Manifest] = {}
+        if lost or any(key.epoch >= epoch for key in keys):
+            for key in keys:
+                yield from self._read_slice(key, slices, problems)
+                yield from self._beat()
+        contained = False
+        if checkpoint and epoch in slices:
+            contained = yield from self._contains(slices[epoch].content, checkpoint.bitmaps[-1].content)
+        return Archived(checkpoint, number, slices, contained, tuple(problems))
+
+    def _read_slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
+        """Read and verify a closed slice; add its manifest to ``slices``, or a problem to ``problems``."""
+        what = f"slice {key.epoch} of {key.filter!r}, shard {key.shard}"
+        try:
+            manifest = documents.load(Manifest, (yield from self._backend.read(key)) or b"", what)
+            manifest.check(self._config, key.shard, self._config.today, kind="slice", epoch=key.epoch)
+            yield from verify(self._backend, key.filter, manifest.content, self._beat)
+            slices[key.epoch] = manifest
+        except (ArchiveCorrupt, ArchiveMissing) as error:
+            problems.append(f"{what}: {error}")
+
+    def _contains(self, closed: Content, today: Content) -> Flow[bool]:
+        """Whether a closed slice has all bits of a today."""
+        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
+            wanted = yield from self._archived_bits(today, first, first + PIECES_AT_ONCE)
+            there = yield from self._archived_bits(closed, first, first + PIECES_AT_ONCE)
+            if any(one & ~other for one, other in zip(wanted, there, strict=True)):
+                return False
+            yield from self._beat()
+        return True
+
+    def _archived_bits(self, content: Content, first: int, last: int) -> Flow[list[int]]:
+        """Read pieces of an archived bitmap as integers, so that ``|`` merges two pieces."""
+        return as_numbers((yield from read_pieces(self._backend, self._session.keys.name, content, first, last)))
+
+    def _restore(self, shard: int, found: _Found) -> Flow[None]:
+        """Restore one shard."""
+        session, keys, checkpoint = self._session, self._session.keys.shard(shard), found.archived.checkpoint
+        now = yield from server_time(session, shard)
+        if found.worked is None:
+            found.worked = yield from worked_on(session, shard, found.ours, checkpoint)
+        planned = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
+        state, doomed = planned.state, planned.doomed
+        names = [each.name for each in state.view.slices]
+        if found.ours is None:  # slices without meta may be of any filter
+            doomed = names
+        elif self._config.layout == "counting":  # counters cannot be merged
+            if found.worked and found.present:
+                planned.sources["today"].clear()
+                problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
+                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
+            else:
+                planned.moves.clear()
+                doomed = ["today"]
+        for name in doomed:
+            yield from self._refill("remove", shard, slices=[keys.slice(name)])
+        created = checkpoint.state.get("created") if checkpoint else None
+        fields = _fields(self._config, state, created, worked=found.worked)
+        moves = list(itertools.chain.from_iterable(planned.moves))
+        yield from ask(session, self._call("arrange", shard, fields=fields, names=moves))
+        listed, claims = " ".join(map(str, state.view.slices)), state.view.claims
+        session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(claims)})
+        merged, newer = False, ""
+        for slice_ in state.view.slices[::-1]:
+            merged |= yield from self._fill(shard, slice_, planned, newer)
+            newer = slice_.name if self._config.write == "all" else ""
+        records = Records(session, self._backend, partial(self._refill, shard=shard), self._beat)
+        yield from records.restore(shard, checkpoint, planned.forgotten, worked=found.worked)
+        yield from records.restore_leases(shard, checkpoint, planned.leases, claims)
+        if merged:  # today has items of both, and neither count has them all
+            items = yield from items_in(session, keys.slice("today"), state.view.slices[-1])
+            more = max(0, (items or 0) - state.inserted)
+            state = replace(state, inserted=state.inserted + more, new=state.new + more)
+        counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
+        values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
+        fields = [str(each) for pair in values.items() for each in pair]
+        yield from ask(session, self._call("finish", shard, fields=fields, names=names))
+
+    def _fill(self, shard: int, slice_: Slice, planned: Plan, newer: str) -> Flow[bool]:
+        """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
+
+        With write=all the bits of the next ``newer`` slice are merged into it too, because items are written to all
+        live slices.
+        """
+        keys = self._session.keys.shard(shard)
+        key = keys.slice(slice_.name)
+        there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
+        sources = planned.sources[slice_.name]
+        if not sources and not newer:
+            return bool(there)
+        spans = list(piece_spans(slice_.size))
+        for start in range(0, len(spans), PIECES_AT_ONCE):
+            some = spans[start : start + PIECES_AT_ONCE]
+            merged = [0] * len(some)
+            if newer:
+                merged = yield from bits_of(self._session, keys.slice(newer), some)
+            for manifest in sources:
+                pieces = yield from self._archived_bits(manifest.content, start, start + len(some))
+                merged = [one | other for one, other in zip(merged, pieces, strict=True)]
+            for bits, (at, length) in zip(merged, some, strict=True):
+                if bits:
+                    data = bits.to_bytes(length, "little")
+                    yield from self._refill("piece", shard, offset=at, slices=[key], data=[data])
+            yield from self._beat()
+        return bool(there) or any(each.epoch != planned.state.epoch_of(slice_.name) for each in sources)
+
+    def _call(self, step: str, shard: int, **more: Any) -> calls.Call:
+        return calls.restore(step, self._config.uid, self._session.keys.shard(shard), self.token, **more)
+
+    def _refill(self, step: str, shard: int, **more: Any) -> Flow[int]:
+        keys = self._session.keys.shard(shard)
+        call = calls.refill(step, self._config.uid, keys, self.token, number=next(self._steps), **more)
+        (reply,) = yield from ask(self._session, call)
+        return int(reply)
+
+    def _beat(self) -> Flow[None]:
+        """Show that this restorer lives, in all shards that it has taken and not finished."""
+        if time.monotonic() - self._beaten < BEAT:
+            return
+        self._beaten = time.monotonic()
+        for some in chunked(list(self._shards)):
+            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
+
+
+def _fields(config: Config, state: ShardState, created: str | None, *, worked: bool) -> list[str]:
+    """Return a shard's state as fields of ``meta``, field and value in turn."""
+    last_seen = config.expire_after == "last-seen"
+    closed = (
+        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
+        for each in state.closed
+    )
+    claims = state.view.claims or None
+    values: dict[str, object] = {
+        "before": state.phase,
+        "epoch": state.epoch,
+        "opened": state.opened,
+        "inserted": state.inserted,
+        "closed": " ".join(closed),
+        "oldest": state.oldest,
+        "slices": " ".join(map(str, state.view.slices)),
+        "changed": state.changed,
+        "token": state.token,
+        "pieces": state.pieces,
+        "limit": state.limit,
+        "late": 1 if state.late else None,
+        "new": state.new if last_seen else None,
+        "written": state.written or None,
+        "claims": claims,
+        "claimed": state.claimed if claims else None,
+        "created": created or None,
+        "worked": int(worked),
+    }
+    return [text for name, value in values.items() if value is not None for text in (name, str(value))]

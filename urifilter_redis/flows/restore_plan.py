@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slices_at
-from urifilter_redis.engine.queries import ask, scanned, server_time
+from urifilter_redis.engine.queries import ask, chunked, scanned, server_time
 from urifilter_redis.flows.reading import read_leases
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 from urifilter_redis.storage.contents import read_records
 from urifilter_redis.storage.records import forgotten_at, record_time, split_forgotten, split_leases, split_replies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Archived", "Plan", "Records", "plan", "worked_on"]
 
+#: Most records or digests of one call.
+ENTRIES_A_CALL = 500
+
+#: Most items in hand of one call, and about the most bytes of their entries and texts.
+LEASES_A_CALL, LEASE_BYTES_A_CALL = 250, 256 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Archived:
@@ -38,7 +44,7 @@ class Archived:
     Attributes:
         checkpoint: the newest sound checkpoint; None: there is none.
         number: the highest number of a checkpoint, even of a damaged one.
-        slices: rolling: the closed slices, by epoch.
+        slices: rolling: the manifests of the closed slices, by epoch.
         contained: rolling: whether the closed slice of the checkpoint's epoch has all bits of the checkpoint's today.
         problems: the damaged parts.
     """
@@ -57,10 +63,10 @@ class Plan:
     Attributes:
         state: the shard's new state.
         moves: the slices that stay, each as (old name, new name), in an order in which no rename overwrites one.
-        doomed: the names of the slices to remove, because the new state has no place for them.
+        doomed: the names of the slices to remove, because the new state does not have them.
         sources: for each slice of the new state, oldest first, the archive's bitmaps that are merged into it.
         forgotten: the forgotten digests to keep: ``ours`` (Redis's), ``theirs`` (the archive's) or ``both``.
-        leases: what stays in hand: the same. If ``ours`` are gone, it is ``both``, because Redis may have lost them.
+        leases: the items that stay in hand, likewise. If ``ours`` are gone, it is ``both``: Redis may have lost them.
     """
 
     state: ShardState
@@ -117,21 +123,18 @@ def _archived_state(config: Config, archived: Archived) -> ShardState | None:
     last = max(archived.slices, default=-1)
     if last < 0 or (state and state.epoch > last):
         return state
-    epoch, window = last + 1, config.slices or 1
-    oldest = max(0, epoch - window + 1)
-    there = {
-        each.epoch: Closed.of(each.epoch, each.opened, each.closed, each.inserted) for each in archived.slices.values()
-    }
-    known = there | {each.epoch: each for each in state.closed} if state else there
-    lost = there[last].opened  # unknown slices hold no items that are known, so any time will do
+    epoch = last + 1
+    oldest = max(0, epoch - (config.slices or 1) + 1)
+    opened, closed = archived.slices[last].opened, archived.slices[last].closed
+    # Unknown slices hold no items that are known, so any time will do.
+    known = {each: Closed.of(each, opened, opened, 0) for each in range(state.epoch if state else 0, epoch)}
+    known |= {n: Closed.of(n, each.opened, each.closed, each.inserted) for n, each in archived.slices.items()}
+    known |= {each.epoch: each for each in state.closed} if state else {}
+    window = tuple(known[each] for each in range(oldest, epoch) if each in known)  # other epochs were passed over
     view = View(tuple(slices_at(config, config.today, epoch)))
-    unknown = {each: Closed.of(each, lost, lost, 0) for each in range(state.epoch if state else 0, epoch)}
-    known = unknown | known
-    closed = tuple(known[each] for each in range(oldest, epoch) if each in known)  # others were passed over
     return replace(
         state or _empty(config, 0), epoch=epoch, phase="idle", token="", pieces=None, late=False, inserted=0, new=0,
-        written=0,
-        opened=there[last].closed, closed=closed, oldest=oldest, view=view,
+        written=0, opened=closed, closed=window, oldest=oldest, view=view,
     )  # fmt: skip
 
 
@@ -144,9 +147,7 @@ def _moves(config: Config, ours: ShardState, present: set[str], state: ShardStat
     """Return the slices that stay, as (old name, new name); oldest first, so that each new name is free by then."""
     names = {state.epoch_of(each.name): each.name for each in state.view.slices}
     moves = []
-    for each in ours.view.slices:
-        if each.name not in present:
-            continue
+    for each in (each for each in ours.view.slices if each.name in present):
         if config.retention == "rolling":
             same = each.name == "today" or (ours.epoch, ours.view) == (state.epoch, state.view)
             new = each.name if same else None
@@ -159,21 +160,23 @@ def _moves(config: Config, ours: ShardState, present: set[str], state: ShardStat
 
 
 def _sources(config: Config, state: ShardState, name: str, archived: Archived, *, lost: bool) -> list[Manifest]:
+    """Return the archive's bitmaps that are merged into a slice of the new state."""
     last = archived.checkpoint
     if config.retention != "rolling":
         live = [state.epoch_of(each.name) for each in state.view.slices]
 
-        def place(epoch: int) -> int:  # the same epoch; if Redis has passed over it, the next one: late, never early
+        def target(epoch: int) -> int:  # the same epoch; if Redis has passed over it, the next one: late, never early
             return min(each for each in live if each >= epoch)
 
         there = [each for each in last.bitmaps if each.epoch >= state.oldest] if last else []
-        return [each for each in there if place(each.epoch) == state.epoch_of(name)]
-    same = last is not None and last.shard_state().view == state.view and last.shard_state().epoch == state.epoch
+        return [each for each in there if target(each.epoch) == state.epoch_of(name)]
+    then = last.shard_state() if last else None
+    same = then is not None and (then.epoch, then.view) == (state.epoch, state.view)
     own = [each for each in last.bitmaps if each.name == name] if last else []
     if name == "today":
-        # If that epoch is over, and its closed slice lacks some of the bits, they go into the new today: late, never
-        # early.
-        return own if last and (last.shard_state().epoch == state.epoch or not archived.contained) else []
+        # If the checkpoint's epoch is over, and its closed slice lacks some of today's bits, they go into the new
+        # today: late, never early.
+        return own if then and (then.epoch == state.epoch or not archived.contained) else []
     if not lost:
         return own if same else []
     if name == "history_1":
@@ -183,7 +186,7 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
     there = [archived.slices[epoch] for epoch in wanted if epoch in archived.slices]
     if same:
         return [*own, *there]
-    # If closed slices are missing, the checkpoint's older bitmaps take their place: late, never early.
+    # If closed slices are missing, the checkpoint's older bitmaps replace them: late, never early.
     older = [each for each in last.bitmaps if each.name != "today"] if last else []
     return [*there, *(older if len(there) < len(wanted) else [])]
 
@@ -210,20 +213,11 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
     )
 
 
-#: Most records or digests of one call.
-ENTRIES_A_CALL = 500
-
-#: Most items in hand of one call, and about the most bytes of their entries and texts.
-LEASES_A_CALL, LEASE_BYTES_A_CALL = 250, 256 << 10
-
-_Pair: TypeAlias = tuple[str | bytes | int, str | bytes | int]
-
-
 def worked_on(session: Session, shard: int, ours: ShardState | None, last: Checkpoint | None) -> Flow[bool]:
     """Whether Redis was written to after the checkpoint began; if a clock that was ahead leaves doubt, assume so.
 
-    A change that the checkpoint's own state has was made before it, even if a clock that was ahead gave it a later
-    time.
+    A change that the checkpoint's own state has is older than the checkpoint, even if a clock that was ahead gave the
+    change a later time.
     """
     if ours is None or last is None:
         return False
@@ -234,28 +228,21 @@ def worked_on(session: Session, shard: int, ours: ShardState | None, last: Check
     return any(record_time(record) > last.begun for _, record in records)
 
 
-class _Refill(Protocol):
-    """A step of the script ``refill`` for one shard."""
-
-    def __call__(
-        self, step: str, *, offset: int = 0, slices: Sequence[str] = (), data: Sequence[Any] = ()
-    ) -> Flow[int]: ...
-
-
 class Records:
-    """Restores the records, forgotten digests and leases of one shard; the flow ``beat`` runs after each part."""
+    """Restores the records of calls, forgotten digests and leases of one shard.
 
-    def __init__(self, session: Session, backend: Backend, refill: _Refill, beat: Callable[[], Flow[None]]) -> None:
+    The flow ``refill`` runs a step of the script of that name for this shard. The flow ``beat`` runs after each part.
+    """
+
+    def __init__(
+        self, session: Session, backend: Backend, refill: Callable[..., Flow[int]], beat: Callable[[], Flow[None]]
+    ) -> None:
         self._session, self._backend, self._refill, self._beat = session, backend, refill, beat
 
-    def bring(self, shard: int, last: Checkpoint | None, forgotten: str, *, worked: bool) -> Flow[None]:
-        """Restore them from a checkpoint.
+    def restore(self, shard: int, last: Checkpoint | None, forgotten: str, *, worked: bool) -> Flow[None]:
+        """Restore the records of calls and the forgotten digests from a checkpoint, if there is one.
 
-        Args:
-            shard: the number of the shard.
-            last: the checkpoint; None: there is none.
-            forgotten: the plan's ``forgotten``.
-            worked: the result of ``worked_on``.
+        ``forgotten`` is the plan's, ``worked`` the result of ``worked_on``.
         """
         name, key = self._session.keys.name, self._session.keys.shard(shard).forgotten
         if last is not None:
@@ -272,10 +259,10 @@ class Records:
         elif forgotten != "ours":
             yield from self._refill("remove", slices=[key])
             if last is not None:
-                yield from read_records(self._backend, name, last.forgotten, split_forgotten, self._forgotten)
+                yield from read_records(self._backend, name, last.forgotten, split_forgotten, self._forget)
 
-    def bring_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
-        """Restore what is in hand, and let each holder live for the longest lease from now.
+    def restore_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
+        """Restore the items in hand, and let each holder live for the longest lease from now.
 
         An item that Redis has in hand stays as it is. An item that was committed after the checkpoint may be in hand
         again: it is offered twice, and none is lost.
@@ -295,46 +282,41 @@ class Records:
         yield from self._refill("remove", slices=(keys.hands, keys.holders))
 
         def keep(some: list[Lease]) -> Flow[None]:
-            return self._in_hand([(digest, b"", b"") for digest, _, _ in some], claims)
+            return self._leases(claims, [(digest, b"", b"") for digest, _, _ in some])
 
         yield from read_leases(session, keys.leases, keep)
         if last is not None and not (there and leases == "ours"):
+            restore = partial(self._leases, claims)
+            yield from read_records(self._backend, session.keys.name, last.leases, split_leases, restore)
 
-            def bring(some: list[Lease]) -> Flow[None]:
-                return self._in_hand(some, claims)
-
-            yield from read_records(self._backend, session.keys.name, last.leases, split_leases, bring)
-
-    def _in_hand(self, leases: Sequence[Lease], claims: int) -> Flow[None]:
-        """Call ``refill`` for some items in hand."""
+    def _leases(self, claims: int, leases: Sequence[Lease]) -> Flow[None]:
         for some in _calls_of(leases):
             yield from self._refill("leases", offset=claims, data=list(chain.from_iterable(some)))
         yield from self._beat()
 
-    def _entries(self, step: str, entries: Sequence[_Pair]) -> Flow[None]:
-        for start in range(0, len(entries), ENTRIES_A_CALL):
-            some = entries[start : start + ENTRIES_A_CALL]
+    def _entries(self, step: str, entries: Sequence[tuple[str | bytes, bytes]]) -> Flow[None]:
+        for some in chunked(entries, ENTRIES_A_CALL):
             yield from self._refill(step, data=list(chain.from_iterable(some)))
         yield from self._beat()
 
-    def _forgotten(self, entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
+    def _forget(self, entries: Sequence[tuple[bytes, float]]) -> Flow[None]:
         yield from self._entries("forget", [(repr(score), digest) for digest, score in entries])
 
-    def _unforget(self, shard: int, theirs: Collection[bytes], begun: int) -> Flow[None]:
+    def _unforget(self, shard: int, theirs: set[bytes], begun: int) -> Flow[None]:
         """Remove forgotten digests that only Redis has, unless they were forgotten since the checkpoint began.
 
-        If their time leaves doubt, they are removed, so that their items count as seen.
+        If the time of a digest leaves doubt, the digest is removed, so that its item counts as seen.
         """
         ours = yield from scanned(self._session, "ZSCAN", self._session.keys.shard(shard).forgotten)
         now = yield from server_time(self._session, shard)
-        known = (digest for digest, score in ours if begun < forgotten_at(float(score)) <= now)
-        doomed = sorted({digest for digest, _ in ours} - set(theirs) - set(known))
-        for start in range(0, len(doomed), ENTRIES_A_CALL):
-            yield from self._refill("unforget", data=doomed[start : start + ENTRIES_A_CALL])
+        known = {digest for digest, score in ours if begun < forgotten_at(float(score)) <= now}
+        doomed = sorted({digest for digest, _ in ours} - theirs - known)
+        for some in chunked(doomed, ENTRIES_A_CALL):
+            yield from self._refill("unforget", data=some)
 
 
 def _calls_of(leases: Iterable[Lease]) -> Iterator[list[Lease]]:
-    """Yield items in hand in parts of one call each."""
+    """Yield the items in hand of each call."""
     part: list[Lease] = []
     size = 0
     for lease in leases:
