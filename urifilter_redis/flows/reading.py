@@ -48,13 +48,9 @@ _DIGEST = 16
 def pieces_of(
     session: Session, key: str, spans: Sequence[tuple[int, int]], otherwise: Callable[[], Flow[None]] = nothing
 ) -> Flow[list[bytes]]:
-    """Return pieces of a live slice's bitmap.
+    """Return pieces of a live slice's bitmap; ``spans`` are their offsets and lengths, bytes.
 
-    Args:
-        session: the filter's session.
-        key: the bitmap's key.
-        spans: the (offset, length) of each piece, in bytes.
-        otherwise: a flow that runs if a piece is missing; it raises its own error if the slice was only renamed.
+    If a piece is missing, the flow ``otherwise`` runs. It raises its own error if the slice was only renamed.
 
     Raises:
         SliceLost: the bitmap is missing or has another length.
@@ -111,14 +107,9 @@ def items_in(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
 
 
 def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[None]]) -> Flow[None]:
-    """Read a shard's ``leases``.
+    """Read a shard's ``leases``; run the flow ``use`` with each list of items.
 
     An item that is in hand during the whole reading is read, perhaps twice. Its entry is read together with its text.
-
-    Args:
-        session: the filter's session.
-        key: the key of a shard's ``leases``.
-        use: a flow to run with each list of items.
     """
     cursor, count = b"0", FIRST_COUNT
     while True:

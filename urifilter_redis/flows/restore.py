@@ -90,11 +90,7 @@ def ensure(session: Session) -> Flow[Restored | None]:
 
 
 def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
-    """Restore shards.
-
-    Args:
-        session: the filter's session.
-        seen: the shards to restore, each with the ``timeline`` of its ``meta`` as it was last read, or ``MISSING``.
+    """Restore shards; ``seen`` has the ``timeline`` of each shard's ``meta`` as it was last read, or ``MISSING``.
 
     Raises:
         RotationConflict: another process was faster.
@@ -141,7 +137,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
         metas = yield from ask(session, *(session.read_meta(shard) for shard in some))
         for shard, reply in zip(some, metas, strict=True):
             meta = to_mapping(reply)
-            _check_uid(session, shard, meta)
+            _check_meta(session, shard, meta)
             if not meta or meta.get("phase") == "restoring":
                 needed[shard] = meta.get("timeline", "") if meta else MISSING
                 continue
@@ -156,7 +152,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
     return needed
 
 
-def _check_uid(session: Session, shard: int, meta: dict[str, str]) -> None:
+def _check_meta(session: Session, shard: int, meta: dict[str, str]) -> None:
     if meta and meta.get("uid") != session.config.uid:
         text = f"shard {shard} is of another filter of this name, which is not the archive's: drop that filter first"
         raise ConfigMismatch(f"{session.where}: {text}")
@@ -242,9 +238,9 @@ class _Restorer:
         """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
         total = 0
         for found in self._shards.values():
-            made = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
-            there = {new for _, new in made.moves}
-            total += sum(each.size for each in made.state.view.slices if each.name not in there)
+            planned = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
+            kept = {new for _, new in planned.moves}
+            total += sum(each.size for each in planned.state.view.slices if each.name not in kept)
             last = found.archived.checkpoint
             total += sum(piece.length for piece in last.leases.pieces) if last else 0
         return total

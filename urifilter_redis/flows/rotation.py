@@ -74,11 +74,8 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
     No shard turns twice in one rotation. A shard that is behind stays behind until its next turn is due. Its items
     expire late, never early. If the archive has stopped the last rotation half-way, this goes on with that rotation.
 
-    Args:
-        session: the filter's session.
-        expected_epoch: turn only shards that are not past this epoch; None: turn all, even if other processes rotate
-            meanwhile.
-        dry_run: change nothing; return the epoch that would be reached.
+    With ``expected_epoch`` only the shards turn that are not past that epoch. Without it all shards turn, even if other
+    processes rotate meanwhile. With ``dry_run`` nothing changes, and the result has the epoch that would be reached.
 
     Raises:
         RotationConflict: the filter is not, or not any more, in ``expected_epoch``.
@@ -124,11 +121,8 @@ def due(session: Session) -> Flow[int | None]:
 def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]:
     """Rotate once if a rotation is due; return None if none is due. Epochs of periods that were missed are passed over.
 
-    A shard whose own server does not find its period over yet is left alone.
-
-    Args:
-        session: the filter's session.
-        build: whether to finish the turns of a rolling filter; if not, other callers finish them.
+    A shard whose own server does not find its period over yet is left alone. Without ``build`` the turns of a rolling
+    filter are not finished; other callers do that.
 
     Raises:
         UriFilterError: the retention does not rotate by time.
@@ -262,21 +256,12 @@ def _begin(session: Session, expected: int, planned: Mapping[int, int | None], t
 
 
 def _turn_all(
-    session: Session,
-    planned: Mapping[int, int | None],
-    token: str,
-    due: Due | None = None,
-    *,
-    build: bool = True,
+    session: Session, planned: Mapping[int, int | None], token: str, due: Due | None = None, *, build: bool = True
 ) -> Flow[Rotation]:
-    """Turn shards, one after the other.
+    """Turn shards one after the other, each once; ``token`` is the rotation's.
 
-    Args:
-        session: the filter's session.
-        planned: the shards in their order, each with the last epoch that it may leave, or None for any.
-        token: the token of this rotation.
-        due: the rotation that is due; None: each shard turns in any case, once.
-        build: whether to finish the turns.
+    ``planned`` has the shards in their order, each with the last epoch that it may leave, or None for any. Without
+    ``due`` they turn whether or not their period is over. With ``build`` their turns are finished.
     """
     top, turned = 0, 0
     problems: list[str] = []

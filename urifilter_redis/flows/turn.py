@@ -36,12 +36,10 @@ __all__ = [
     "Turn",
     "grow",
     "left_of",
-    "names_after",
     "next_due",
     "piece_count",
     "read_states",
     "shard_0_last",
-    "shards_due",
     "top_epoch",
 ]
 
@@ -188,14 +186,7 @@ class Due:
 
     @classmethod
     def of(cls, period: str, states: Sequence[ShardState], now: int, clock: float) -> Due:
-        """Return the rotation that is due.
-
-        Args:
-            period: the period between rotations, as ``period_of`` returns it.
-            states: the states of all shards.
-            now: the server time, ms.
-            clock: the time of this machine, ms.
-        """
+        """Return the rotation that is due at ``now``, the server time; ``clock`` is this machine's time, both in ms."""
         length, top, more = 1000 * seconds_of(period), top_epoch(states), 0
         missed = abs(now - clock) <= length / 2
         if any(state.epoch < top for state in states):  # those that have turned say where the others turn to
@@ -215,11 +206,7 @@ class Due:
 def shards_due(period: str, states: Sequence[ShardState], now: int, by: int = 1) -> dict[int, int]:
     """Return the shards whose turn is due or unfinished, shard 0 last, each with the last epoch that it may leave.
 
-    Args:
-        period: the period between rotations, as ``period_of`` returns it.
-        states: the states of all shards.
-        now: the server time, ms.
-        by: the number of epochs that a filter goes forward if all its shards are in one epoch.
+    If all shards are in one epoch, they go ``by`` epochs forward. ``now`` is server time, ms.
     """
     top = top_epoch(states)
     unfinished = {shard: state.epoch - 1 for shard, state in enumerate(states) if state.phase == "rotating"}
