@@ -133,31 +133,26 @@ def _resume(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[N
     Returns:
         The unfinished rotation or None, and the seconds to wait before it is resumed.
     """
-    step = _next(session, flow.send, None)
-    while step is not None:
+    resume: Callable[[Any], Step] = flow.send
+    outcome: Any = None
+    while True:
+        try:
+            step = resume(outcome)
+        except StopIteration:
+            break
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller of ``insert`` gets the answers
+            _note_failure(session, error)
+            break
         if isinstance(step, Pause) and (step.seconds > 0 or monotonic() >= end):
             return flow, step.seconds
         try:
-            outcome = yield step
+            resume, outcome = flow.send, (yield step)
         except Exception as error:
             if not isinstance(step, Work):
                 raise
-            step = _next(session, flow.throw, error)
-        else:
-            step = _next(session, flow.send, outcome)
+            resume, outcome = flow.throw, error
     yield from _release(session)
     return None, 0.0
-
-
-def _next(session: Session, resume: Callable[[Any], Step], value: object) -> Step | None:
-    """Return the next step of a rotation; None if it has ended or failed."""
-    try:
-        return resume(value)
-    except StopIteration:
-        return None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller of ``insert`` gets the answers
-        _note_failure(session, error)
-        return None
 
 
 def _is_due(session: Session) -> Flow[bool]:
