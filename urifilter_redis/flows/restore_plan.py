@@ -80,27 +80,22 @@ class Plan:
 def plan(  # noqa: PLR0913 - each is needed
     config: Config, ours: ShardState | None, present: set[str], archived: Archived, *, now: int, arranged: bool = False
 ) -> Plan:
-    """Make the plan for one shard.
+    """Make the plan for one shard at ``now``, server time in ms.
 
-    Args:
-        config: the filter's configuration.
-        ours: the shard's state in Redis; None: its ``meta`` is missing.
-        present: the names of the live slices that Redis has in full length.
-        archived: the archive's sound contents.
-        now: the server time, ms.
-        arranged: whether an earlier restorer has begun to fill the slices; then none of them counts as whole.
+    ``ours`` is the shard's state in Redis, or None if its ``meta`` is missing. ``present`` are the names of the live
+    slices that Redis has in full length. If an earlier restorer ``arranged`` the shard, and so may have begun to fill
+    its slices, none of them counts as whole.
     """
-    state = _state(config, ours, present, archived, now)
+    state = _counted(_state(config, ours, present, archived, now), ours, archived)
     moves = _moves(config, ours, present, state) if ours else []
     kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
     sources = {name: _sources(config, state, name, archived, lost=arranged or name not in kept) for name in names}
     if ours is None:
-        return Plan(_counted(state, ours, archived), [], [], sources, "theirs", "theirs")
-    last = archived.checkpoint
-    doomed = [each.name for each in ours.view.slices if each.name not in {old for old, _ in moves}]
+        return Plan(state, [], [], sources, "theirs", "theirs")
+    last, stays = archived.checkpoint, {old for old, _ in moves}
+    doomed = [each.name for each in ours.view.slices if each.name not in stays]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
-    leases = "both" if arranged else forgotten
-    return Plan(_counted(state, ours, archived), moves, doomed, sources, forgotten, leases)
+    return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
@@ -147,15 +142,14 @@ def _moves(config: Config, ours: ShardState, present: set[str], state: ShardStat
     """Return the slices that stay, as (old name, new name); oldest first, so that each new name is free by then."""
     names = {state.epoch_of(each.name): each.name for each in state.view.slices}
     moves = []
-    for each in (each for each in ours.view.slices if each.name in present):
+    for old in (each.name for each in ours.view.slices if each.name in present):
         if config.retention == "rolling":
-            same = each.name == "today" or (ours.epoch, ours.view) == (state.epoch, state.view)
-            new = each.name if same else None
-        elif each.name == "today" and config.retention != "growing":
-            new = "today"  # it may have been written to a moment ago
+            new = old if old == "today" or (ours.epoch, ours.view) == (state.epoch, state.view) else None
+        elif old == "today" and config.retention != "growing":
+            new = old  # it may have been written to a moment ago
         else:
-            new = names.get(ours.epoch_of(each.name))
-        moves += [(each.name, new)] if new else []
+            new = names.get(ours.epoch_of(old))
+        moves += [(old, new)] if new else []
     return moves
 
 
@@ -267,11 +261,7 @@ class Records:
         An item that Redis has in hand stays as it is. An item that was committed after the checkpoint may be in hand
         again: it is offered twice, and none is lost.
 
-        Args:
-            shard: the number of the shard.
-            last: the checkpoint; None: there is none.
-            leases: the plan's ``leases``.
-            claims: the longest lease, ms; 0: nobody has claimed.
+        ``leases`` is the plan's. ``claims`` is the longest lease, ms; 0: no client has claimed.
         """
         session, keys = self._session, self._session.keys.shard(shard)
         if leases == "theirs":  # leftovers may be of any filter
