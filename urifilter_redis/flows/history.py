@@ -23,7 +23,7 @@ from urifilter_redis.storage.documents import Manifest, piece_spans
 from urifilter_redis.storage.slices import archive_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -38,28 +38,8 @@ def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None
 
     If periods were missed, the slice may have expired, and all older ones with it. Then no history is built of them.
     """
-    if state.closed[-1].epoch < _oldest(session, state):
-        yield from ask(session, calls.build("archived", session.keys.shard(shard), state, number=piece_count(state)))
-        return
-    archive = archive_of(session)
-    writer = yield from archive.writer(session, shard, state)
-    try:
-        key = session.keys.shard(shard).slice("history_1")
-        moved = functools.partial(_raise_if_moved, session, shard, state)
-        size, at_once = session.config.bytes, archive.at_once
-        content = yield from archive_bitmap(session, key, size, writer, moved, at_once=at_once)
-        yield from _raise_if_moved(session, shard, state)
-        closed = replace(session.config.today, name="history_1")
-        known = (session.config, session.keys.name, shard, state, closed)
-        yield from writer.publish(Manifest.of(*known, kind="slice", content=content))
-    except GeneratorExit:  # a flow that is closed may not yield steps any more
-        raise
-    except BaseException as error:
-        with contextlib.suppress(ArchiveError):  # the first error tells the caller more than this one
-            yield from writer.abandon()
-        if isinstance(error, ArchiveCorrupt):
-            yield from _raise_if_moved(session, shard, state)
-        raise
+    if state.closed[-1].epoch >= _oldest(session, state):
+        yield from _archive(session, shard, state)
     # Without another closed slice in the window, history_1 is the next history already.
     built = 0 if _others(session, state) else piece_count(state)
     yield from ask(session, calls.build("archived", session.keys.shard(shard), state, number=built))
@@ -74,8 +54,9 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
     archive, keys = archive_of(session), session.keys.shard(shard)
     manifests, problems = yield from _sound_manifests(session, archive, shard, _others(session, state))
     spans = list(piece_spans(session.config.bytes))
-    for start, length in _parts(state.pieces or 0, len(spans), archive.at_once):
-        some = spans[start : start + length]
+    start, most = state.pieces or 0, 1
+    while start < len(spans):
+        some = spans[start : start + most]
         merged = yield from bits_of(session, keys.slice("history_1"), some)
         for epoch, manifest in manifests.items():
             try:
@@ -94,6 +75,7 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
             for number, (bits, (at, size)) in enumerate(zip(merged, some, strict=True), start)
         )
         yield from ask(session, *built)
+        start, most = start + len(some), min(2 * most, archive.at_once)
         yield REST
     return problems
 
@@ -114,6 +96,28 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
     yield from ask(session, made)
 
 
+def _archive(session: Session, shard: int, state: ShardState) -> Flow[None]:
+    archive = archive_of(session)
+    writer = yield from archive.writer(session, shard, state)
+    try:
+        key = session.keys.shard(shard).slice("history_1")
+        moved = functools.partial(_raise_if_moved, session, shard, state)
+        size, at_once = session.config.bytes, archive.at_once
+        content = yield from archive_bitmap(session, key, size, writer, moved, at_once=at_once)
+        yield from _raise_if_moved(session, shard, state)
+        closed = replace(session.config.today, name="history_1")
+        known = (session.config, session.keys.name, shard, state, closed)
+        yield from writer.publish(Manifest.of(*known, kind="slice", content=content))
+    except GeneratorExit:  # a flow that is closed may not yield steps any more
+        raise
+    except BaseException as error:
+        with contextlib.suppress(ArchiveError):  # the first error tells the caller more than this one
+            yield from writer.abandon()
+        if isinstance(error, ArchiveCorrupt):
+            yield from _raise_if_moved(session, shard, state)
+        raise
+
+
 def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[None]:
     """Check that the rotation has not gone on: otherwise the slices that were read may be others.
 
@@ -123,14 +127,6 @@ def _raise_if_moved(session: Session, shard: int, state: ShardState) -> Flow[Non
     (now,) = yield from read_states(session, [shard])
     if (now.epoch, now.phase, now.token, now.pieces) != (state.epoch, state.phase, state.token, state.pieces):
         raise RotationConflict(f"{session.where}: another process has continued the rotation")
-
-
-def _parts(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first piece and the number of pieces of each part."""
-    length = 1
-    while start < end:
-        yield start, length
-        start, length = start + length, min(2 * length, most)
 
 
 def _sound_manifests(
