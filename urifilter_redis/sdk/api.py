@@ -1,4 +1,4 @@
-"""The hand-written part of both clients of the service: flows of requests, connectors, pickling."""
+"""The part of both clients of the service that is written by hand: flows of requests, connectors, pickling."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class API:
         )
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
-        """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
+        """Return a new call, or the call of the error ``retry``; its answers are those of the method.
 
         Raises:
             ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
@@ -260,7 +260,7 @@ class API:
         """Send the parts of a call that have no answer yet, one after the other.
 
         Args:
-            call: the call; the caller has told ``session.pending`` to hold it.
+            call: the call, which ``session.pending`` holds.
 
         Returns:
             The same call, with all its answers.
@@ -283,7 +283,7 @@ class API:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
 
         Args:
-            holdings: the hand of the calls; None: calls without claims.
+            holdings: those of the calls; None: calls without claims.
         """
         errors = []
         for call in self.session.pending.interrupted():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["BYTES_A_REQUEST", "ITEMS_A_REQUEST", "APICall", "Part", "What", "cuts", "cuts_of", "in_json", "sizes"]
+__all__ = ["APICall", "Part", "cuts", "cuts_of", "in_json", "sizes"]
 
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
 #: requests, one after the other.
@@ -76,7 +76,7 @@ class APICall:
         term: converts an answer of the service to one of the caller's method.
         parts: the parts, one for each request.
         process: the id of the process that made the call.
-        holdings: the hand that notes the answers; None without claims.
+        holdings: what notes the answers; None without claims.
     """
 
     holdings: Holdings | None = None
