@@ -56,24 +56,15 @@ _DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 byt
 
 
 class FileSource:
-    """The lines of files, or of stdin.
-
-    Attributes:
-        noun: ``line``.
-        names: the absolute paths.
-        total: the bytes of all files; None if one is a pipe, or compressed.
-        raw: false.
-    """
+    """The lines of files, or of stdin; see ``Source``."""
 
     noun = "line"
     raw = False
 
     def __init__(self, files: Sequence[str], wait: Callable[[int], None]) -> None:
         self._files, self._wait = files, wait
-        self.names: Sequence[str] = (
-            "files",
-            *(each if each == STDIN else str(Path(each).absolute()) for each in files),
-        )
+        paths = (each if each == STDIN else str(Path(each).absolute()) for each in files)
+        self.names: Sequence[str] = ("files", *paths)
         self.total = None if any(map(is_compressed, files)) else total_size(files)
         self._found = [_state_of(name) for name in files]
 
@@ -88,8 +79,7 @@ class FileSource:
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the lines after a place in windows."""
         begin = Place(*place) if place else Place()
-        before = 0
-        number = 0
+        before = number = 0
         for (_, items), end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
             while number < end.file:
                 before += total_size(self._files[number : number + 1]) or 0
@@ -152,7 +142,7 @@ def import_(
         raise click.UsageError("--set reads a set, and files were named, too: import them one after the other")
     if origin is not None and key is None:
         raise click.UsageError("--from is the server of --set KEY: name the key")
-    told = _Told(options, name, quiet=quiet)
+    messages = _Messages(options, name, quiet=quiet)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with signals.allowed():
@@ -160,15 +150,15 @@ def import_(
             wanted = _Wanted(context, settings, source, digests=digests)
             if digests:
                 source = Digests(source)
-            receiver, source = _opened(options, name, source, wanted, told, stack, yes=yes)
+            receiver, source = _opened(options, name, source, wanted, messages, stack, yes=yes)
             moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
-            told.begun(moving, receiver, source, wanted.expected)
+            messages.begun(moving, receiver, source, wanted.expected)
         try:
-            _run(moving, source, signals, told)
+            _run(moving, source, signals, messages)
         except BaseException:
-            told.stopped(moving, source)
+            messages.stopped(moving, source)
             raise
-        told.ended(moving, source, receiver)
+        messages.ended(moving, source, receiver)
 
 
 def _source(
@@ -184,8 +174,8 @@ class _Wanted:
 
     Attributes:
         digests: whether the items are digests.
-        given: the names of the settings that the command line has.
-        expected: the number of items that will come; None: it is not known.
+        given: the names of the settings on the command line.
+        expected: the number of items to come; None: it is not known.
         settings: the arguments of ``create``.
     """
 
@@ -199,11 +189,7 @@ class _Wanted:
             settings["capacity"] = max(LEAST, HEADROOM * members)
 
     def checked(self) -> dict[str, Any]:
-        """Return the settings of the filter to make.
-
-        Raises:
-            UsageError: options are missing.
-        """
+        """Return the settings of the filter to make; raise UsageError if options are missing."""
         settings = dict(self.settings)
         if self.digests and not {"hash", "seed"} <= self.given and settings["hash"] != "md5":
             text = "the filter does not exist, and the digests were made by one hash: say --hash md5, or another"
@@ -213,7 +199,7 @@ class _Wanted:
                 raise click.UsageError("--expect is missing: how many items, such as 10M or 1e8")
             settings |= DEFAULT_SETTINGS
         elif settings["retention"] == "ring" and settings["write"] != "all" and settings["period_capacity"] is None:
-            # all of them come in one period
+            # all items come in one period
             usual = HEADROOM * settings["capacity"] // (settings["slices"] or 1)
             settings["period_capacity"] = max(self.expected or 0, usual)
         return settings
@@ -228,9 +214,8 @@ class _Wanted:
         if not self.digests:
             return
         if "hash" in self.given and self.settings["hash"] != config.hash:
-            raise click.UsageError(
-                f"filter {name} has the hash {config.hash}: digests of another are none of its items"
-            )
+            text = f"filter {name} has the hash {config.hash}: digests of another are none of its items"
+            raise click.UsageError(text)
         if config.hash != "md5" and not {"hash", "seed"} <= self.given:
             text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info --json {name}`)"
             raise click.UsageError(f"{text}: if the digests were made with both, say --hash and --seed")
@@ -242,7 +227,14 @@ class _Wanted:
 
 
 def _opened(
-    options: Shared, name: str, source: Source, wanted: _Wanted, told: _Told, stack: contextlib.ExitStack, *, yes: bool
+    options: Shared,
+    name: str,
+    source: Source,
+    wanted: _Wanted,
+    messages: _Messages,
+    stack: contextlib.ExitStack,
+    *,
+    yes: bool,
 ) -> tuple[Receiver, Source]:
     """Open the filter, or make it once the source's first window is read; return the source to read on from."""
     try:
@@ -257,12 +249,12 @@ def _opened(
         return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
     wanted.check_digests(name, found.config)
     if wanted.given - ({"capacity", "hash", "seed", "normalize"} if wanted.digests else {"capacity"}):
-        told.note(f"filter {name} exists: its own settings count")
+        messages.note(f"filter {name} exists: its own settings count")
     return found, source
 
 
-def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:
-    with bar("import", quiet=told.quiet) as report:
+def _run(moving: Import, source: Source, signals: Signals, messages: _Messages) -> None:
+    with bar("import", quiet=messages.quiet) as report:
         windows = moving.windows()
         while True:
             with signals.allowed():
@@ -270,7 +262,7 @@ def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:
             if window is None:
                 break
             if window.begun_anew:
-                told.note(f"begins anew: {window.begun_anew}")
+                messages.note(f"begins anew: {window.begun_anew}")
             moving.insert(window)
             report(moving.counts.items if window.done is None else window.done, source.total)
     moving.finish()
@@ -280,12 +272,8 @@ def _left_out(message: str) -> None:
     complain(message, "Unreadable")
 
 
-class _Told:
-    """The messages of an import.
-
-    Attributes:
-        quiet: whether there are no notices and no progress.
-    """
+class _Messages:
+    """The messages of an import; ``quiet`` leaves out notices and progress."""
 
     def __init__(self, options: Shared, name: str, *, quiet: bool) -> None:
         self._options, self._name, self.quiet = options, name, quiet
