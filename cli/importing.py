@@ -73,7 +73,7 @@ class FileSource:
         return {"files": self._found} if all(self._found) else None
 
     def is_still(self, state: dict[str, Any], _: Any) -> bool:
-        """Return whether the files have the same sizes and times of the last change."""
+        """Whether the files have the same sizes and times of the last change."""
         return state == self.state()
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
@@ -88,7 +88,7 @@ class FileSource:
 
 
 def _state_of(name: str) -> list[int]:
-    """Return numbers that change with a file; an empty list if it is none that can be read twice."""
+    """Return numbers that change with a file; an empty list for what cannot be read twice."""
     try:
         found = os.stat(name)  # noqa: PTH116 - as in lines
     except OSError:
@@ -151,14 +151,14 @@ def import_(
             if digests:
                 source = Digests(source)
             receiver, source = _opened(options, name, source, wanted, messages, stack, yes=yes)
-            moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
-            messages.begun(moving, receiver, source, wanted.expected)
+            importing = Import(receiver, source, _left_out, digests=digests, restart=restart)
+            messages.begun(importing, receiver, source, wanted.expected)
         try:
-            _run(moving, source, signals, messages)
+            _run(importing, source, signals, messages)
         except BaseException:
-            messages.stopped(moving, source)
+            messages.stopped(importing, source)
             raise
-        messages.ended(moving, source, receiver)
+        messages.ended(importing, source, receiver)
 
 
 def _source(
@@ -253,9 +253,9 @@ def _opened(
     return found, source
 
 
-def _run(moving: Import, source: Source, signals: Signals, messages: _Messages) -> None:
+def _run(importing: Import, source: Source, signals: Signals, messages: _Messages) -> None:
     with bar("import", quiet=messages.quiet) as report:
-        windows = moving.windows()
+        windows = importing.windows()
         while True:
             with signals.allowed():
                 window = next(windows, None)
@@ -263,9 +263,9 @@ def _run(moving: Import, source: Source, signals: Signals, messages: _Messages) 
                 break
             if window.begun_anew:
                 messages.note(f"begins anew: {window.begun_anew}")
-            moving.insert(window)
-            report(moving.counts.items if window.done is None else window.done, source.total)
-    moving.finish()
+            importing.insert(window)
+            report(importing.counts.items if window.done is None else window.done, source.total)
+    importing.finish()
 
 
 def _left_out(message: str) -> None:
@@ -283,15 +283,15 @@ class _Messages:
         if not self.quiet:
             say(f"import: {text}")
 
-    def begun(self, moving: Import, receiver: Receiver, source: Source, expected: int | None) -> None:
+    def begun(self, importing: Import, receiver: Receiver, source: Source, expected: int | None) -> None:
         """Say where the import begins, and whether the filter has too little room."""
-        if moving.begun_anew:
-            self.note(f"begins anew: {moving.begun_anew}")
-        if moving.resumed:
-            done = counted(moving.resumed, source.noun)
+        if importing.begun_anew:
+            self.note(f"begins anew: {importing.begun_anew}")
+        if importing.resumed:
+            done = counted(importing.resumed, source.noun)
             self.note(f"goes on after {done} of an earlier run (--restart begins anew)")
         config = receiver.config
-        more = (expected or 0) - moving.resumed
+        more = (expected or 0) - importing.resumed
         if config.retention == "growing" or more <= 0:
             return
         room = max(0, min(config.capacity - receiver.inserted(), size_first(config).capacity))
@@ -299,20 +299,20 @@ class _Messages:
             text = f"filter {self._name} has room for {room:,} more items, and {more:,} are expected"
             self.note(f"{text}: with more than that, more items are wrongly seen")
 
-    def stopped(self, moving: Import, source: Source) -> None:
+    def stopped(self, importing: Import, source: Source) -> None:
         """Note how far the import came, and say so."""
-        if moving.can_resume and moving.counts.items:
-            moving.keep()
-            done = counted(moving.counts.items, source.noun)
+        if importing.can_resume and importing.counts.items:
+            importing.keep()
+            done = counted(importing.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 
-    def ended(self, moving: Import, source: Source, receiver: Receiver) -> None:
+    def ended(self, importing: Import, source: Source, receiver: Receiver) -> None:
         """Print the summary, and whether the filter is too full; exit with 2 if anything was left out."""
-        counts = moving.counts
+        counts = importing.counts
         notice = over_capacity(receiver) if self._options.json or not self.quiet else ""
         if self._options.json:
             about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
-            about |= asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None}
+            about |= asdict(counts) | {"resumed": importing.resumed, "begun_anew": importing.begun_anew or None}
             print_json(about | {"over_capacity": bool(notice)})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""

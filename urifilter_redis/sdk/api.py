@@ -8,6 +8,7 @@ import secrets
 import ssl
 import weakref
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -84,16 +85,15 @@ class API:
     ) -> None:
         url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
         token = access_token or os.environ.get(TOKEN_VARIABLE)
+        advice = f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}"
         try:
             self.url = httpx.URL(url.rstrip("/"))
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ValueError(
-                f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
-            ) from None
+            raise ValueError(f"{advice}: {error}") from None
         if self.url.userinfo:
             raise ValueError("the service's address has no user and password: give the token as access_token")
         if self.url.scheme not in {"http", "https"} or not self.url.host:
-            raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
+            raise ValueError(f"{advice}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
         self.path, self.token = path, token
@@ -149,13 +149,7 @@ class API:
     ) -> APICall:
         """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
 
-        Args:
-            method: the method; its command is one of ``http_api.COMMANDS``.
-            filter_typeid: the filter's name.
-            objects: the items, or objects that have a ``key``.
-            max_age: ring: look only at so many of the newest slices.
-            retry: an error of such a call in this process; its call is returned instead of a new one.
-            key: makes an item of each object; None: the objects are the items.
+        The method's command is one of ``http_api.COMMANDS``.
 
         Raises:
             FilterAPIError: JSON cannot carry some items (``bad_item``).
@@ -163,19 +157,15 @@ class API:
             ValueError: ``retry`` is the error of another call.
         """
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
-        path = f"{self.path_of(filter_typeid)}/{command}"
-        what = (filter_typeid, command, max_age)
-        return self.or_resumed(
-            APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method
-        )
+        path, what = f"{self.path_of(filter_typeid)}/{command}", (filter_typeid, command, max_age)
+        call = APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key)
+        return self.or_resumed(call, retry, method)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
         """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
-        more = {"filter_typeid": filter_typeid}
-        what = (filter_typeid, "filter", None)
-        return self.or_resumed(
-            APICall(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of), retry, UNIQUE
-        )
+        what, more = (filter_typeid, "filter", None), {"filter_typeid": filter_typeid}
+        call = APICall(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of)
+        return self.or_resumed(call, retry, UNIQUE)
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
         """Return a new call, or the call of the error ``retry``; its answers are those of the method.
@@ -257,13 +247,9 @@ class API:
         return request.reply  # type: ignore[no-any-return]
 
     def resolve(self, call: A) -> Flow[A]:
-        """Send the parts of a call that have no answer yet, one after the other.
+        """Send the parts of a call that have no answer yet, one after the other; return the call with all answers.
 
-        Args:
-            call: the call, which ``session.pending`` holds.
-
-        Returns:
-            The same call, with all its answers.
+        ``session.pending`` holds the call meanwhile.
 
         Raises:
             FilterAPIError: a part got no answer; the error has the answers that arrived.
@@ -282,8 +268,7 @@ class API:
     def unresolved(self, holdings: Holdings | None = None) -> list[FilterAPIError]:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
 
-        Args:
-            holdings: those of the calls; None: calls without claims.
+        The calls are those of one object of claims; None: those without claims.
         """
         errors = []
         for call in self.session.pending.interrupted():
@@ -295,7 +280,9 @@ class API:
 
     def _send(self, call: APICall, part: Part) -> Flow[None]:
         with call.under_way(part):
-            yield from self.post(call.path, call.body(part), part, call.is_answered_by(part), keyed=call.writes)
+            yield from self.post(
+                call.path, call.body(part), part, partial(part.is_answered_by, call.command.field), keyed=call.writes
+            )
 
     def post(
         self,
@@ -435,18 +422,14 @@ class BaseClient:
     ) -> None:
         self._api = API(url, access_token, timeouts, path, verify, proxy)
         self._connector = self._connector_of(self._api)
-        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # whose beats end with this client
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # claims, whose beats end with this client
         self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"
 
     def _check_open(self) -> None:
-        """Check that the client was not closed.
-
-        Raises:
-            ValueError: it was, as a closed file has it.
-        """
+        """Raise ValueError if the client was closed, as a closed file does."""
         if self._closed:
             raise ValueError(f"the client of {self._api.url} is closed: make another one")
 

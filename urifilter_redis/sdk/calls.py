@@ -52,7 +52,7 @@ class Part:
     in_doubt: bool = False
     reply: dict[str, Any] | None = None
 
-    def is_answered_by(self, reply: dict[str, Any], field: str) -> bool:
+    def is_answered_by(self, field: str, reply: dict[str, Any]) -> bool:
         """Whether a reply has an answer for each item of this part."""
         found = reply.get(field, reply.get("URI_list_unique"))
         enough = len(self.items) if field in reply else reply.get("unique")
@@ -122,13 +122,9 @@ class APICall:
         """Return a context manager for the time of a part's request."""
         return contextlib.nullcontext()
 
-    def is_answered_by(self, part: Part) -> Callable[[dict[str, Any]], bool]:
-        """Return a function: whether a reply has an answer for each item of a part."""
-        return lambda reply: part.is_answered_by(reply, self.command.field)
-
     def answers_of(self, part: Part) -> list[int]:
-        """Return an answer for each item of a part that was answered."""
-        assert part.reply is not None  # noqa: S101 - see above
+        """Return an answer for each item of an answered part."""
+        assert part.reply is not None  # noqa: S101 - as the part is answered
         if self.command.field in part.reply:
             return list(map(int, part.reply[self.command.field]))
         new = collections.deque(encode_items(part.reply["URI_list_unique"]))
@@ -167,11 +163,7 @@ def in_json(item: object) -> bool:
 
 
 def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
-    """Return the length of each item in bytes.
-
-    Args:
-        items: the items.
-        in_base64: whether items that JSON cannot carry are sent as base64 of their bytes.
+    """Return the length of each item in bytes; ``in_base64``: items that JSON cannot carry are sent as base64.
 
     Raises:
         FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
@@ -180,9 +172,9 @@ def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
         encoded = encode_items(items)
     except BadItem as error:
         raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
-    bad: list[int] = []
     if in_base64:
         return list(map(len, encoded))
+    bad: list[int] = []
     if any(issubclass(kind, bytes) for kind in set(map(type, items))):
         text = "bytes are not JSON: decode them"
         bad = [number for number, item in enumerate(items) if isinstance(item, bytes)]

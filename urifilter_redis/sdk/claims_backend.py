@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import operator
-from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -233,8 +232,8 @@ class HTTPClaims:
         gone = yield from self._answers(RELEASE, [claim.item for claim in known.values()], old)
         back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
         moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
-        pairs = [(claim.item, claim.payload) for _, claim in moved]
-        ages = yield from self._answers(CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
+        items, payloads = [claim.item for _, claim in moved], [claim.payload for _, claim in moved]
+        ages = yield from self._answers(CLAIM_AGES, items, self._holder(), payloads)
         mine = {encoded for (encoded, _), age in zip(moved, ages, strict=True) if age == 0}
         ended = [claim.item for encoded, claim in moved if encoded in mine and not holdings.has(SHARD, encoded)]
         yield from self._answers(RELEASE, ended, self._holder())
@@ -248,12 +247,10 @@ class HTTPClaims:
         method: Method[Any],
         objects: Sequence[Any],
         holder: dict[str, Any],
-        key: Key = None,
-        payload: Callable[[Any], object] | None = None,
+        payloads: Sequence[Any] | None = None,
     ) -> Flow[list[Any]]:
         """Return the answers to a call of a holder; the holdings do not note them."""
-        payloads = None if payload is None else [payload(each) for each in objects]
-        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, key, payloads)
+        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, payloads=payloads)
         return list((yield from self._api.resolve(call)).answers)
 
     def _call(  # noqa: PLR0913, PLR0917 - what a caller may say
