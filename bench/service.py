@@ -72,7 +72,7 @@ def serving(url: str, workers: int, log: Path, *more: str) -> tuple[subprocess.P
         process = subprocess.Popen([*command, "--workers", str(workers)], stderr=file)
     while log.read_text().count("Application startup complete") < workers:
         time.sleep(0.05)
-    address = log.read_text().split("listens at ")[1].split("/cr-clawr", 1)[0]
+    address = log.read_text().split("listens at ")[1].split()[0]
     return process, address
 
 

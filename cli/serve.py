@@ -69,7 +69,7 @@ def serve(
     keeps = [bound.fileno()]
     held = server.held_signals()
     with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
-        say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}")
+        say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port} (older interface: {settings.path})")
         server.serve(settings, bound, release, read, log_file, daemon=daemon)
 
 
@@ -103,8 +103,7 @@ def _is_there(package: str) -> bool:
 
 def _try_filters(settings: ServiceSettings) -> None:
     """Make or open all filters once, so that mistakes show at once; servers that are away may come back later."""
-    from urifilter_redis.service.archive_watch import is_away  # noqa: PLC0415 - an extra
-    from urifilter_redis.service.connecting import try_all  # noqa: PLC0415 - likewise
+    from urifilter_redis.service.filters import is_away, try_all  # noqa: PLC0415 - an extra
 
     try:
         try_all(settings)

@@ -4,12 +4,13 @@
 
 -- @section call
 -- Refuses a marked call, before any write, if this shard should have gone forward by more than one epoch: after a write
--- of the call it could go forward by one only. So the caller turns it first.
+-- of the call it could go forward by one only. So the caller turns it first, and before that finishes a turn that was
+-- left.
 -- Needs: marked, now, changed_nothing, phase, values (of meta), policy.
 -- Gives: timed (whether slices close by time), written (the field of meta).
 
 local timed, opened, written, period = string.byte(policy) == 114, values[8], values[9], values[10] -- r: ring, rolling
-if marked and timed and opened and period and phase == 'idle' and not changed_nothing
+if marked and timed and opened and period and (phase == 'idle' or phase == 'rotating') and not changed_nothing
   and now >= math.max(opened + period, written or 0) + period then
   return redis.error_reply('DUE a period was missed: the shard must turn first')
 end

@@ -24,6 +24,7 @@ __all__ = [
     "ERROR_CODES",
     "FILTERS_PATH",
     "KEY_HEADER",
+    "MOST_LISTED",
     "OVERVIEW_PATH",
     "Command",
     "Meaning",
@@ -33,11 +34,14 @@ __all__ = [
 
 DEFAULT_PORT = 8000
 
-#: The path of the endpoint that inserts URIs and answers the new ones.
+#: The path of the older interface: it inserts URIs and answers the new ones.
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
 #: The path of the list of filters. Each filter is below it, and each command is below its filter.
 FILTERS_PATH = "/v1/filters"
+
+#: Filters that one answer lists at most.
+MOST_LISTED = 1000
 
 #: The path of all filters at a glance.
 OVERVIEW_PATH = "/v1/overview"

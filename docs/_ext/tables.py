@@ -16,7 +16,7 @@ from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.service import metrics as service_metrics
 from urifilter_redis.service.app import make_api
 from urifilter_redis.service.endpoints import Service
-from urifilter_redis.service.gauges import Gauges
+from urifilter_redis.service.metrics import Gauges
 from urifilter_redis.service.settings import FilterSettings, Limits, ServiceSettings, TokenSettings
 from urifilter_redis.service.usage import UsageGauges, Used
 
@@ -84,25 +84,38 @@ def _document() -> dict[str, Any]:
     return make_api(Service(ServiceSettings.model_construct(**defaults))).openapi()
 
 
+def _name_of(schema: dict[str, Any]) -> str:
+    """Return the name of a schema that is referred to; empty if it is not."""
+    return str(schema.get("$ref", "")).rpartition("/")[2]
+
+
+def _body_of(operation: dict[str, Any]) -> str:
+    content = operation.get("requestBody", {}).get("content", {})
+    return _name_of(content.get("application/json", {}).get("schema", {}))
+
+
 def endpoints() -> str:
-    """The endpoints of the service."""
-    rows = []
-    for path, methods in _document()["paths"].items():
+    """The endpoints of the service, without those of the older interface."""
+    rows, document = [], _document()
+    for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            if operation.get("deprecated"):
+                continue
             content = operation["responses"]["200"]["content"]
-            schema = content.get("application/json", {}).get("schema", {})
-            answer = schema.get("$ref", "").rpartition("/")[2]
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            fields = ", ".join(f"`{name}`" for name in body.get("schema", {}).get("properties", {}))
+            answer = _name_of(content.get("application/json", {}).get("schema", {}))
+            body = document["components"]["schemas"].get(_body_of(operation), {})
+            names = [*body.get("properties", {}), *(["[settings](#actions)"] if "oneOf" in body else [])]
+            names += [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+            fields = ", ".join(name if name.startswith("[") else f"`{name}`" for name in names)
             link = f"[`{answer}`](#{answer.lower()})" if answer else "text"
             rows.append((f"`{method.upper()} {path}`", operation["summary"], fields, link))
-    return _table(("request", "does", "fields of the body", "answer"), rows)
+    return _table(("request", "does", "fields of the body or query", "answer"), rows)
 
 
 def _kind(schema: dict[str, Any]) -> str:
     """Return the type of a field in words."""
     if "$ref" in schema:
-        return f"`{schema['$ref'].rpartition('/')[2]}`"
+        return f"`{_name_of(schema)}`"
     if "anyOf" in schema:
         return " or ".join(_kind(each) for each in schema["anyOf"])
     if schema.get("type") == "array":
@@ -115,10 +128,11 @@ def _kind(schema: dict[str, Any]) -> str:
 
 def answers() -> str:
     """The answers of the service: a heading and the fields of each."""
-    schemas = _document()["components"]["schemas"]
+    document = _document()
+    asked = {_body_of(each) for methods in document["paths"].values() for each in methods.values()}
     parts = []
-    for name, schema in schemas.items():
-        if "properties" not in schema or name in {"HTTPValidationError", "ValidationError"}:
+    for name, schema in document["components"]["schemas"].items():
+        if name in asked or name.startswith("Create") or "properties" not in schema:
             continue
         text = _in_markdown(schema.get("description", "").split("\n\n")[0].partition("Attributes:")[0])
         told = _told(name)

@@ -169,7 +169,7 @@ def test_every_metric_is_there(any_server, folder):
         any_server.client() as admin,
     ):
         admin.script_flush()  # so that there is an error of a script
-        ask(service, "POST", "/v1/filters/news/insert", {"URI_list": ["a"]})
+        ask(service, "POST", "/v1/filters/news/insert", {"items": ["a"]})
         told = ask(service, "GET", "/metrics").body.decode()
     families = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.MULTILINE))
     parts = {"histogram": ("_bucket", "_sum", "_count")}
@@ -212,7 +212,7 @@ def test_a_real_prometheus(make_server, tmp_path, folder, token):
         prometheus(tmp_path, service.port, token) as watcher,
     ):
         wait_until(lambda: watcher.query("urifilter_filter_up") and watcher.query("up == 1"), "it scrapes nothing")
-        ask(service, "POST", "/v1/filters/near/insert", {"URI_list": list(range(850))}, token)
+        ask(service, "POST", "/v1/filters/near/insert", {"items": list(range(850))}, token)
         near.insert_many(range(850))
         over.insert_many(range(1100))
         old.checkpoint()

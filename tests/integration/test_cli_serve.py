@@ -38,7 +38,7 @@ def unique(service, name, items, token=None) -> list:
 
 
 def ages(service, name, items) -> list[int]:
-    answer = ask(service, "POST", f"/v1/filters/{name}/contains", {"URI_list": items})
+    answer = ask(service, "POST", f"/v1/filters/{name}/contains", {"items": items})
     assert answer.status == 200, answer
     return answer.json()["ages"]
 
@@ -171,7 +171,7 @@ def test_flags_beat_environment_beats_the_file(any_server, tmp_path):
     with Service(None, URIFILTER_PATH="/env/x", URIFILTER_LIMITS__ITEMS="2", **env) as service:
         assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/env/x", {"filters": ["env"]})
         codes = [
-            ask(service, "POST", "/v1/filters/env/insert", {"URI_list": items}).json().get("error_code")
+            ask(service, "POST", "/v1/filters/env/insert", {"items": items}).json().get("error_code")
             for items in (["1", "2"], ["1", "2", "3"], ["123456"])
         ]
         assert codes == [None, "too_many_items", "item_too_long"]
@@ -296,7 +296,9 @@ def test_ipv6(any_server):
         pytest.skip("no IPv6 here")
     process = cli.start("serve", "--redis", any_server.url, "--host", "::1", "--port", 0)
     try:
-        found = re.fullmatch(rb"listens at http://\[::1\]:(\d+)(/\S+)\n", process.stderr.readline())
+        found = re.fullmatch(
+            rb"listens at http://\[::1\]:(\d+) \(older interface: (/\S+)\)\n", process.stderr.readline()
+        )
         with socket.create_connection(("::1", int(found[1]))) as connection:
             connection.sendall(request("GET", "/healthz", Host="[::1]", Connection="close"))
             assert connection.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
@@ -472,7 +474,8 @@ class Daemon:
     def listened(self) -> list[int]:
         """Return the ports that its log tells."""
         text = self.log.read_text() if self.log.exists() else ""
-        found = re.findall(rf"^listens at http://127\.0\.0\.1:(\d+){DEFAULT_PATH}$", text, re.MULTILINE)
+        line = rf"^listens at http://127\.0\.0\.1:(\d+) \(older interface: {DEFAULT_PATH}\)$"
+        found = re.findall(line, text, re.MULTILINE)
         return list(map(int, found))
 
     def ask(self, data) -> bytes:

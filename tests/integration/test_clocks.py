@@ -18,6 +18,8 @@ from support.shard_keys import shard_key
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
 from urifilter_redis.flows.doctor import examine_clock
+from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.rotation import rotate_due
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 
@@ -340,6 +342,50 @@ def test_those_who_do_not_rotate_hide_a_pause(make_server, tmp_path):
     rotate = [sys.executable, "-m", "urifilter_redis.cli", "rotate", "--due", "--redis", server.url]
     subprocess.run(rotate, env=more, check=True, capture_output=True)
     assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
+
+
+@pytest.mark.parametrize("retention", ["ring", "rolling"])
+def test_a_clock_that_was_behind_for_weeks(make_server, tmp_path, retention):
+    """Once it is set right, that is no pause: what was inserted a moment ago is seen."""
+    clock = Clock(tmp_path)
+    clock.ahead(-60 * DAY)
+    server = make_server("redis70", environment=clock.environment)
+    assert crawl(server, MONTH | {"retention": retention}) == 100
+    clock.ahead(0)
+    assert crawl(server, MONTH | {"retention": retention}) == 0
+
+
+def turn_only(session):
+    """Turn a filter, and leave what comes after that."""
+    yield from open_(session)
+    yield from rotate_due(session, build=False)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
+    """The first insert after the pause finishes it, and then passes over the pause: what is too old is new."""
+    clock = Clock(tmp_path)
+    clock.ahead(0)
+    server, settings = make_server("redis70", environment=clock.environment), MONTH | {"retention": "rolling"}
+    settings |= {"shards": shards}
+    assert crawl(server, settings, clock) == 100
+    put(server, opened=-4 * DAY, written=-4 * DAY)
+    run(turn_only, "news", redis=server.url)
+    with server.client() as admin:
+        phases = {admin.hget(key, "phase") for key in admin.scan_iter("*:meta")}
+    assert phases == {b"rotating"}
+    clock.ahead(44 * DAY)
+    assert crawl(server, settings, clock) == 100
+
+
+def test_slices_that_were_never_made_are_not_missing(any_server, folder, archived_filter):
+    """Verifying an archive finds nothing where periods were passed over, also before the next checkpoint."""
+    news = archived_filter(**ROLLING | {"slices": 6})
+    for passed, epoch in ((1.5, 1), (3.5, 4), (1.5, 5)):
+        news.insert_many(range(epoch))
+        put(any_server, opened=-passed * DAY, written=-passed * DAY)
+        assert news.rotate_due().epoch == epoch
+        assert json.loads(cli.run("archive", "verify", "news", "--json", "--archive", folder)[0])["problems"] == []
 
 
 @pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])

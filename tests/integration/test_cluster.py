@@ -37,7 +37,7 @@ from urifilter_redis import (
 from urifilter_redis.engine.steps import Pause
 from urifilter_redis.scrapy import clients as scrapy_clients
 from urifilter_redis.sdk import FilterAPIClient
-from urifilter_redis.service.connecting import connect
+from urifilter_redis.service.filters import connect
 from urifilter_redis.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.xdist_group("cluster")

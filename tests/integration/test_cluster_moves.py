@@ -64,6 +64,19 @@ def answers_of(news, items, error=None):
             error = again
 
 
+def lost_for(news, items, why):
+    """Ask until some answers are there, and the others lost for a reason: on a busy machine it may be another first."""
+    end, error = time.monotonic() + PATIENCE, None
+    while True:
+        with pytest.raises(AnswerLost) as caught:
+            news.insert_many(items, retry=error)
+        error = caught.value
+        if why in str(error) and error.answers.count(None) < len(items):
+            return error
+        if time.monotonic() > end:
+            raise error
+
+
 @pytest.mark.slow
 def test_a_master_hears_late_that_its_slot_has_moved(cluster, slots):
     """It goes on to claim the slot, and in the end all nodes agree that another has it."""
@@ -253,7 +266,7 @@ def test_replicas(make_cluster, clients):
     cluster = make_cluster("valkey", replicas=1)
     quick = Timeouts(total=0.5, reply=0.5)
     news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=quick, **PRECISE)
-    assert news.insert_many(ITEMS[:100]) == [True] * 100
+    assert answers_of(news, ITEMS[:100]) == [True] * 100
     reader = clients.open("news", redis=cluster.url, reads="replicas")
     before = [evalsha_of(node) for node in cluster.nodes]
     assert reader.contains_many(ITEMS[:200]) == [True] * 100 + [False] * 100
@@ -262,16 +275,13 @@ def test_replicas(make_cluster, clients):
     assert min(more[3:]) > 0
     cluster.replica_of(cluster.nodes[1]).suspend()
     try:
-        with pytest.raises(AnswerLost, match="0 of 1 replicas") as caught:
-            news.insert_many(ITEMS[:200])
-        told = caught.value.answers
-        assert 0 < told.count(None) < 200
+        lost = lost_for(news, ITEMS[:200], "0 of 1 replicas")
         plain = clients.open("news", redis=cluster.url)
         assert plain.contains_many(ITEMS[:200]) == [True] * 200  # they are there, and nobody was told so
     finally:
         for node in cluster.nodes:
             node.resume()
-    assert news.insert_many(ITEMS[:200], retry=caught.value) == [False] * 100 + [True] * 100
+    assert answers_of(news, ITEMS[:200], lost) == [False] * 100 + [True] * 100
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from urifilter_redis import AnswerLost, UriFilter, UriFilterError
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
-from urifilter_redis.service.failures import refusal_of
+from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address

@@ -19,7 +19,7 @@ from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.config import Settings
-from urifilter_redis.service.connecting import try_all
+from urifilter_redis.service.filters import try_all
 from urifilter_redis.service.settings import load
 
 #: 1.45 MB.

@@ -37,10 +37,10 @@ def test_requests_by_token_and_filter(any_server, news):
     ]
     with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
         for number in range(3):
-            ask(service, "POST", "/v1/filters/news/insert", {"URI_list": [number]}, made["writer"])
+            ask(service, "POST", "/v1/filters/news/insert", {"items": [number]}, made["writer"])
         ask(service, "GET", "/v1/filters/news", token=made["reader"])
-        ask(service, "POST", "/v1/filters/news/insert", {"URI_list": [1]}, made["reader"])
-        ask(service, "POST", "/v1/filters/else/contains", {"URI_list": [1]}, made["reader"])
+        ask(service, "POST", "/v1/filters/news/insert", {"items": [1]}, made["reader"])
+        ask(service, "POST", "/v1/filters/else/contains", {"items": [1]}, made["reader"])
         ask(service, "GET", "/v1/filters/news", token="a stranger's")
         wanted = {
             ("writer", "news", "200"): 3,

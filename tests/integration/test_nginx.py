@@ -128,7 +128,7 @@ def test_the_page_below_the_prefix(any_server, news, tmp_path):
         page.wait_for_url(re.compile("^blob:"))
         page.go_back()
         page.get_by_role("link", name="API").click()
-        expect(page.locator("#manual")).to_contain_text("/v1/filters/{filter_typeid}/insert")
+        expect(page.locator("#manual")).to_contain_text("/v1/filters/{filter}/insert")
 
 
 def test_it_keeps_connections(any_server, news, tmp_path):

@@ -13,8 +13,8 @@ from urifilter_redis import UriFilter, drop_filter
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol import acl
 from urifilter_redis.service import tokens
+from urifilter_redis.service.dashboard import Glance, Overview
 from urifilter_redis.service.filters import Filters
-from urifilter_redis.service.overview import Glance, Overview
 from urifilter_redis.service.sampling import Sampler
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address

@@ -516,7 +516,7 @@ def test_updates(tab, service, make):
     page.get_by_label("URIs, one a line").press_sequentially("https://example.com/half")
     height = page.evaluate("document.scrollingElement.scrollHeight")
     uris = [f"https://example.com/{number}" for number in range(200)] * 2
-    tab.context.request.post(f"{service.url}/v1/filters/updated/insert", data={"URI_list": uris})
+    tab.context.request.post(f"{service.url}/v1/filters/updated/insert", data={"items": uris})
     expect(page.locator("#figures dd").first).to_have_text("200")
     expect(page.locator("#slices tbody td").nth(1)).to_have_text("200")
     assert slices(page) == [["today", "200", "20 %"]]
@@ -581,7 +581,7 @@ def test_docs(browser, redis, make):
         page.get_by_label("Token", exact=True).fill(secret)
         page.get_by_role("button", name="Use it in this tab").click()
         page.get_by_role("link", name="API").click()
-        page.locator("#operations-default-contains").get_by_role("button").first.click()
+        page.locator("#operations-items-contains").get_by_role("button").first.click()
         page.get_by_role("button", name="Try it out").click()
         page.get_by_role("button", name="Execute").click()
         answered = page.locator(".live-responses-table").first

@@ -477,7 +477,7 @@ def test_new_over_http(service, any_server):
     UriFilter.create("news", redis=any_server.url, capacity=1000).close()
     with httpx.Client(base_url=service.url) as http:
         answers = [
-            http.post(f"/v1/filters/news/{command}", json={"URI_list": ["a", "a"]}).json()
+            http.post(f"/v1/filters/news/{command}", json={"items": ["a", "a"]}).json()
             for command in ("insert", "contains", "forget")
         ]
     assert answers[0]["ages"] == [0, 1]

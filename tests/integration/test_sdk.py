@@ -61,7 +61,7 @@ def test_all_methods(api, news):
     assert news.ages(["a", "b", "c", "z"]) == [0, 1, 1, 0]
     assert api.filters() == ["news"]
     info = wait_until(lambda: known(api, before), "what is known is never renewed")
-    assert (info["filter_typeid"], info["info"]["capacity"]) == ("news", 100_000)
+    assert (info["filter"], info["info"]["capacity"]) == ("news", 100_000)
     assert info["info"]["inserted"] == 3
     assert counts(info) - before == {"new": 4, "seen": 3}
 
@@ -303,7 +303,7 @@ class Scripted(http.server.ThreadingHTTPServer):
         self.server_close()
 
 
-GOOD = (200, {}, {"filter_typeid": "news", "ages": [0], "total": 1, "unique": 1})
+GOOD = (200, {}, {"filter": "news", "ages": [0], "total": 1, "unique": 1})
 
 
 @pytest.mark.sampled
@@ -390,7 +390,7 @@ def test_odd_refusals(content):
 @pytest.mark.parametrize("ages", [None, [], [0, 0], "0", {"0": 0}])
 def test_odd_answers(ages):
     """An answer that is not for these items is none, and the key is kept."""
-    odd = (200, {}, {"filter_typeid": "news", "total": 1, "unique": 1, **({} if ages is None else {"ages": ages})})
+    odd = (200, {}, {"filter": "news", "total": 1, "unique": 1, **({} if ages is None else {"ages": ages})})
     with Scripted(odd, GOOD) as server, FilterAPIClient(server.url) as api:
         with pytest.raises(FilterAPIError, match="not for these items") as told:
             api.unique("news", ["a"])

@@ -251,7 +251,7 @@ def test_closed_while_the_service_is_away(service, news, caplog):
 
 def claims_unseen(service, mine, *uris):
     """Let the holder of an object claim items of which the object gets no answer."""
-    body = {"URI_list": uris, "holder": mine.holder, "lease": 5}
+    body = {"items": uris, "holder": mine.holder, "lease": 5}
     assert ask(service, "POST", "/v1/filters/news/claim", body).json()["unique"] == len(uris)
 
 

@@ -76,7 +76,7 @@ def test_no_answer_has_a_seed(any_server, made):
     with Service(any_server.url, settings=f"log_requests = true\n{ops}") as service:
         paths = ask(service, "GET", "/openapi.json", token=made["all"]).json()["paths"]
         gets = [path for path, known in paths.items() if "get" in known]
-        gets = {path.replace("{filter_typeid}", name) for path in gets for name in seeds}
+        gets = {path.replace("{filter}", name) for path in gets for name in seeds}
         answers = [ask(service, "GET", path, token=made["all"]) for path in gets]
         assert {answer.status for answer in answers} == {200}
         for name, other in zip(seeds, reversed(seeds), strict=True):
@@ -95,7 +95,7 @@ def test_keys_belong_to_tokens(any_server, news, made):
     with Service(any_server.url, settings=writers) as service, service.raw() as connection:
 
         def ages(name, number, uri):
-            key, content = f"0123456789abcdef/0/{number}", json.dumps({"URI_list": [uri]}).encode()
+            key, content = f"0123456789abcdef/0/{number}", json.dumps({"items": [uri]}).encode()
             headers = {"Authorization": f"Bearer {made[name]}", "Idempotency_Key": key}
             return connection.ask(request("POST", "/v1/filters/news/insert", content, **headers)).json()["ages"]
 
@@ -190,7 +190,7 @@ def test_log_of_requests(any_server, news, made):
     )
     with Service(any_server.url, settings=settings(made, more)) as service, service.raw() as connection:
         bearer = f"Bearer {made['some']}"
-        asked = json.dumps({"URI_list": [uri, "b"]}).encode()
+        asked = json.dumps({"items": [uri, "b"]}).encode()
         headers = {"Authorization": bearer, "X_Forwarded_For": "192.0.2.1", "X_Request_Id": "mine-1"}
         path = "/v1/filters/news/contains"
         assert connection.ask(request("POST", path, asked, **headers)).status == 200
@@ -201,7 +201,7 @@ def test_log_of_requests(any_server, news, made):
     lines = [json.loads(line) for line in service.log().splitlines()[1:]]
     lines = [line for line in lines if "route" in line and line["route"] != "/healthz"]
     fields = ["client", "request_id", "token", "method", "route", "status", "error_code", "filter", "items", "new"]
-    route = "/v1/filters/{filter_typeid}/contains"
+    route = "/v1/filters/{filter}/contains"
     assert [[line.get(name) for name in fields] for line in lines] == [
         ["192.0.2.1", "mine-1", "some", "POST", route, 200, "", "news", 2, 2],
         ["127.0.0.1", made_up.headers["x-request-id"], "some", "POST", route, 403, "forbidden", None, None, None],
@@ -211,7 +211,7 @@ def test_log_of_requests(any_server, news, made):
             lines[3]["request_id"],
             "some",
             "GET",
-            "/v1/filters/{filter_typeid}",
+            "/v1/filters/{filter}",
             200,
             "",
             "news",

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 from support.proxy import Fault, HttpProxy, first
-from support.servers import Server
+from support.servers import Server, wait_until
 from support.service import Service, ask, request
 
 from urifilter_redis.errors import FilterAPIError
@@ -196,6 +196,63 @@ def test_a_repeat_while_the_action_is_under_way(service_for_admins, any_server, 
         finally:
             admin.execute_command("CLIENT", "UNPAUSE")
         assert [each.answer().json()["shards"] for each in (one, two)] == [1, 1]
+
+
+def test_put_and_delete(guarded, name):
+    """PUT makes a filter once, and refuses other settings; DELETE drops it by the rules of ``drop``."""
+    path = f"{FILTERS_PATH}/{name}"
+    made = [ask(guarded, "PUT", path, FOREVER, ADMIN) for _ in range(2)]
+    assert [each.status for each in made] == [200, 200]
+    uid = made[0].json()["uid"]
+    assert made[1].json() == {"filter": name, "uid": uid} == act(guarded, name, "create", FOREVER).json()
+    other = ask(guarded, "PUT", path, FOREVER | {"capacity": 2000}, ADMIN)
+    assert (other.status, other.json()["error_code"]) == (409, "config_mismatch")
+    for query in ("", f"?uid={uid}", f"?confirm=x&uid={uid}", f"?confirm={name}&uid={uid}&more=1",
+                  f"?confirm={name}&uid={uid}&keep_archive=perhaps"):  # fmt: skip
+        refused = ask(guarded, "DELETE", path + query, token=ADMIN)
+        assert (refused.status, refused.json()["error_code"]) == (422, "bad_request"), query
+    gone = f"{path}?confirm={name}&uid={UID}"
+    assert ask(guarded, "DELETE", gone, token=SECRETS["writer"]).status == 403
+    assert ask(guarded, "DELETE", gone, token=ADMIN).json() == {"filter": name, "dropped": False}
+    dropped = [ask(guarded, "DELETE", f"{path}?confirm={name}&uid={uid}&keep_archive=false", token=ADMIN) for _ in "12"]
+    assert [each.json() for each in dropped] == [{"filter": name, "dropped": each} for each in (True, False)]
+    assert ask(guarded, "GET", path, token=ADMIN).status == 404
+    lines = [(each["action"], each["result"]) for each in audited(guarded) if each["filter"] == name]
+    assert lines.count(("create", "ok")) == 3
+    assert lines.count(("drop", "ok")) == 3
+    assert {("create", "config_mismatch"), ("drop", "bad_request"), ("drop", "forbidden")} < set(lines)
+
+
+@pytest.mark.parametrize(("path", "name_of"), [("filters", str), ("overview", lambda row: row["name"])])
+def test_pages_of_lists(guarded, name, path, name_of):
+    """A list has as many filters as are asked for, and says where to go on; the token's filters alone are counted."""
+    made = [f"other.{path}.{letter}" for letter in "abc"]
+    for each in made:
+        act(guarded, each, "create", FOREVER)
+
+    def listed(query):
+        answer = ask(guarded, "GET", f"/v1/{path}?{query}", token=SECRETS["other"]).json()
+        return [name_of(each) for each in answer["filters"]], answer.get("next")
+
+    before = f"other.{path}"
+    wait_until(lambda: listed(f"after={before}")[0][:3] == made, "the filters are not listed")
+    assert listed(f"limit=2&after={before}") == (made[:2], made[1])
+    rest, more = listed(f"limit=1000&after={made[1]}")
+    assert (rest[0], more) == (made[2], None)
+    for query in ("limit=0", "limit=1001", "limit=x", "after=a%20b", "page=2"):
+        refused = ask(guarded, "GET", f"/v1/{path}?{query}", token=ADMIN)
+        assert (refused.status, refused.json()["error_code"]) == (422, "bad_request"), query
+
+
+def test_the_sdk_reads_all_pages(guarded, api, monkeypatch):
+    """The names come in several answers if they are many."""
+    names = [f"paged.{number}" for number in range(3)]
+    for each in names:
+        act(guarded, each, "create", FOREVER)
+    monkeypatch.setattr("urifilter_redis.sdk.api.MOST_LISTED", 2)
+    found = api("filters")
+    assert set(names) <= set(found)
+    assert found == sorted(set(found))
 
 
 def test_a_drop_of_another(api, name):

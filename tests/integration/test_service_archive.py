@@ -60,7 +60,7 @@ def give_archive(server, name, archive) -> None:
 
 
 def insert(service, name, items):
-    return ask(service, "POST", f"{FILTERS}/{name}/insert", {"URI_list": items})
+    return ask(service, "POST", f"{FILTERS}/{name}/insert", {"items": items})
 
 
 def listed(service) -> dict:

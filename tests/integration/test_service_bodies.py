@@ -24,8 +24,8 @@ from support.service import Service, request
 from urifilter_redis import UriFilter
 from urifilter_redis.http_api import DEFAULT_PATH as UNIQUE
 from urifilter_redis.http_api import ERROR_CODES
-from urifilter_redis.service import bodies, tokens
-from urifilter_redis.service.failures import Refusal
+from urifilter_redis.service import requests, tokens
+from urifilter_redis.service.errors import Refusal
 
 BODY, ITEMS, ITEM = 100_000, 100, 1000
 LIMITS = f"[limits]\nbody = {BODY}\nitems = {ITEMS}\nitem = {ITEM}\nwrong_tokens = 1_000_000\n"
@@ -229,9 +229,9 @@ BAD_REQUESTS = {
         *ANYTHING,
     ],
     INSERT: [
-        *({"URI_list": value} for value in ANYTHING if not isinstance(value, list)),
-        *({"URI_list": ["a"], "max_age": value} for value in (*ANYTHING, -1, "1", 0.5) if value is not None),
-        {"URI_list": ["a"], "access_token": "a"},
+        *({"items": value} for value in ANYTHING if not isinstance(value, list)),
+        *({"items": ["a"], "max_age": value} for value in (*ANYTHING, -1, "1", 0.5) if value is not None),
+        {"items": ["a"], "access_token": "a"},
         asking("a"),
         *ANYTHING,
     ],
@@ -253,7 +253,7 @@ def test_numbers_beyond_everything(refuses):
         answer = refuses(unique(b'{"filter_typeid":"news","URI_list":["a",' + text + b"]}"), 422, "bad_item")
         assert answer.json()["indices"] == [1]
     for text in (b"1e400", b"-1e400", b"-1", b"-0"):
-        body = b'{"URI_list":["a"],"max_age":' + text + b"}"
+        body = b'{"items":["a"],"max_age":' + text + b"}"
         refuses(request("POST", CONTAINS.replace("news", "ring"), body), 422, "bad_request")
 
 
@@ -261,7 +261,7 @@ def test_numbers_beyond_everything(refuses):
 def test_a_huge_max_age(refuses, max_age):
     """There are not so many slices."""
     for command in ("insert", "contains"):
-        data = request("POST", f"/v1/filters/ring/{command}", dump({"URI_list": ["a"], "max_age": max_age}))
+        data = request("POST", f"/v1/filters/ring/{command}", dump({"items": ["a"], "max_age": max_age}))
         refuses(data, 409, "not_for_this_filter")
 
 
@@ -275,8 +275,8 @@ def test_limits(refuses, service):
         nested = [nested]
     assert refuses(unique(asking("b", [nested])), 422, "bad_item").json()["indices"] == [1]
     with service.raw() as connection:
-        answer = connection.ask(request("POST", CONTAINS, dump({"URI_list": ["a" * ITEM, *[nested] * (ITEMS - 1)]})))
-        assert answer.json() == {"filter_typeid": "news", "ages": [0] * ITEMS, "total": ITEMS, "seen": 0}
+        answer = connection.ask(request("POST", CONTAINS, dump({"items": ["a" * ITEM, *[nested] * (ITEMS - 1)]})))
+        assert answer.json() == {"filter": "news", "ages": [0] * ITEMS, "total": ITEMS, "seen": 0}
 
 
 def test_large_bodies(refuses, service, inserted):
@@ -287,7 +287,7 @@ def test_large_bodies(refuses, service, inserted):
     refuses(unique(chunked(padded, 1000), Content_Length=None, Transfer_Encoding="chunked"), 413, "body_too_large",
             closes=True)  # fmt: skip
     with service.raw() as connection:
-        body = dump({"URI_list": ["a"]}).ljust(BODY)
+        body = dump({"items": ["a"]}).ljust(BODY)
         told = {"Content_Length": None, "Transfer_Encoding": "chunked"}
         for data in (request("POST", CONTAINS, body), request("POST", CONTAINS, chunked(body, 999), **told)):
             assert connection.ask(data).json()["ages"] == [0]
@@ -332,7 +332,7 @@ def test_bad_keys(refuses, key):
     """A key is 1 to 200 printable ASCII characters."""
     for data in (
         unique(asking("a"), Idempotency_Key=key),
-        request("POST", INSERT, b'{"URI_list":["a"]}', Idempotency_Key=key),
+        request("POST", INSERT, b'{"items":["a"]}', Idempotency_Key=key),
     ):
         refuses(data, 422, "bad_request")
 
@@ -443,7 +443,7 @@ def test_any_json_value_is_an_item(service, seen, items, raw, blank):
         assert shown(new) == shown(answer.json()["URI_list_unique"])
         assert counts | {"URI_list_unique": answer.json()["URI_list_unique"]} == answer.json()
         assert answer.body.isascii()
-        answer = connection.ask(request("POST", CONTAINS, dump({"URI_list": items})))
+        answer = connection.ask(request("POST", CONTAINS, dump({"items": items})))
         assert answer.json()["ages"] == [1] * len(items)
 
 
@@ -452,7 +452,7 @@ def test_duplicate_fields_and_keys(service):
     with service.raw() as connection:
         body = b'{"filter_typeid":"none","URI_list":["twice 1"],"filter_typeid":"news","URI_list":["twice 2"]}'
         assert connection.ask(unique(body)).json()["URI_list_unique"] == ["twice 2"]
-        assert connection.ask(request("POST", CONTAINS, b'{"URI_list":["twice 1","twice 2"]}')).json()["ages"] == [0, 1]
+        assert connection.ask(request("POST", CONTAINS, b'{"items":["twice 1","twice 2"]}')).json()["ages"] == [0, 1]
         body = b'{"filter_typeid":"news","URI_list":[{"twice":1,"twice":2}]}'
         assert connection.ask(unique(body)).json()["URI_list_unique"] == [{"twice": 2}]
 
@@ -765,17 +765,17 @@ def test_pipelined_requests(service):
     steps = [
         (unique(asking("p1", "p2", "p1")), 200, {"URI_list_unique": ["p1", "p2"]}),
         (unique(b"no"), 400, {"error_code": "bad_json"}),
-        (request("POST", CONTAINS, b'{"URI_list":["p2","p3"]}'), 200, {"ages": [1, 0]}),
+        (request("POST", CONTAINS, b'{"items":["p2","p3"]}'), 200, {"ages": [1, 0]}),
         (request("GET", "/nowhere"), 404, {"error_code": "not_found"}),
         (unique(asking("a") | {"filter_typeid": "none"}), 404, {"error_code": "filter_not_found"}),
         (request("GET", UNIQUE), 405, {"error_code": "method_not_allowed"}),
         (unique(asking(*range(ITEMS + 1))), 422, {"error_code": "too_many_items"}),
         (unique(asking("a"), Idempotency_Key=""), 422, {"error_code": "bad_request"}),
-        (request("POST", REMOVE, b'{"URI_list":["a"]}'), 409, {"error_code": "not_for_this_filter"}),
+        (request("POST", REMOVE, b'{"items":["a"]}'), 409, {"error_code": "not_for_this_filter"}),
         (request("GET", "/healthz"), 200, {"status": "ok"}),
         (request("GET", "/v1/filters"), 200, {"filters": ["news", "ring"]}),
         (unique(asking("a"), Host="example.org"), 400, {"error_code": "bad_host"}),
-        (request("POST", INSERT, b'{"URI_list":["p3","p1"]}'), 200, {"ages": [0, 1]}),
+        (request("POST", INSERT, b'{"items":["p3","p1"]}'), 200, {"ages": [0, 1]}),
         (request("GET", "/v1/filters/none"), 404, {"error_code": "filter_not_found"}),
         (unique(asking("p4" * 400, *["p5" * 400] * 90)), 200, {"total": 91, "unique": 2}),
         (unique(asking("a") | {"filter_typeid": 1}), 422, {"error_code": "bad_request"}),
@@ -883,16 +883,17 @@ def test_wrong_paths_and_methods(refuses):
         ("GET", INSERT, "POST"),
         ("GET", "/v1/filters/news/drop", "POST"),
         ("POST", "/v1/filters", "GET"),
-        ("DELETE", "/v1/filters/news", "GET"),
+        ("POST", "/v1/filters/news", "GET"),
+        ("POST", "/v1/filters/news", "DELETE"),
         ("POST", "/healthz", "GET"),
         ("TRACE", "/metrics", "GET"),
     ):
         answer = refuses(request(method, path), 405, "method_not_allowed")
         assert there in answer.headers["allow"].split(", ")
     for name in ("a%20b", "x" * 65, "news%0A", "%7Bnews%7D", "%ED%A0%80", "%00"):
-        refuses(request("POST", f"/v1/filters/{name}/insert", b'{"URI_list":["a"]}'), 422, "bad_request")
+        refuses(request("POST", f"/v1/filters/{name}/insert", b'{"items":["a"]}'), 422, "bad_request")
         refuses(request("GET", f"/v1/filters/{name}"), 422, "bad_request")
-    refuses(request("POST", "/v1/filters/none/insert", b'{"URI_list":["a"]}'), 404, "filter_not_found")
+    refuses(request("POST", "/v1/filters/none/insert", b'{"items":["a"]}'), 404, "filter_not_found")
 
 
 def test_head(service):
@@ -1082,7 +1083,7 @@ def test_no_token_or_a_wrong_one(guarded, inserted):
 
         for headers in ({}, *wrong):
             refused(unique(asking("a"), **headers))
-            refused(request("POST", INSERT, b'{"URI_list":["a"]}', **headers))
+            refused(request("POST", INSERT, b'{"items":["a"]}', **headers))
             refused(request("POST", CONTAINS, b"no JSON", **headers))
             for path in ("/v1/filters", "/v1/filters/news", "/v1/filters/none", "/metrics"):
                 refused(request("GET", path, **headers))
@@ -1101,7 +1102,7 @@ def test_a_token_in_the_body(guarded):
     with guarded.raw() as connection:
         assert connection.ask(unique(asking("in the body", access_token=WRITER))).json()["unique"] == 1
         assert connection.ask(unique(asking("in the body", access_token="x"), **bearer(WRITER))).json()["unique"] == 0
-        body = dump({"URI_list": ["a"], "access_token": WRITER})
+        body = dump({"items": ["a"], "access_token": WRITER})
         refusal(connection.ask(request("POST", CONTAINS, body)), 401, "unauthorized")
         refusal(connection.ask(request("POST", CONTAINS, body, **bearer(WRITER))), 422, "bad_request")
         refusal(connection.ask(request("GET", f"/v1/filters?access_token={WRITER}")), 401, "unauthorized")
@@ -1154,10 +1155,10 @@ def test_no_garbage_is_looked_for_while_a_body_is_parsed():
     body, seen = dump(asking(*[[[]]] * 20_000)), []
     gc.callbacks.append(lambda phase, _: seen.append(phase))
     try:
-        asked = bodies.parse(body, bodies.ItemsOf)
+        asked = requests.parse(body, requests.OlderItems)
         assert (len(asked.URI_list), seen.count("start") <= 1, gc.isenabled()) == (20_000, True, True)
         with pytest.raises(Refusal):
-            bodies.parse(body[:-1], bodies.ItemsOf)
+            requests.parse(body[:-1], requests.OlderItems)
         assert gc.isenabled()
     finally:
         gc.callbacks.pop()
@@ -1167,7 +1168,7 @@ def test_no_garbage_is_looked_for_while_a_body_is_parsed():
 def test_what_a_token_is_not_for(guarded, inserted):
     """403 for a filter that its patterns leave out, there or not, and for writing with a token that may read."""
     before = inserted("guarded")
-    items = b'{"URI_list":["a"]}'
+    items = b'{"items":["a"]}'
     with guarded.raw() as connection:
 
         def forbidden(data):
@@ -1261,7 +1262,7 @@ def test_redis_is_killed(make_server):
             asked = []
             for data in (
                 unique(asking("b"), Idempotency_Key="b"),
-                request("POST", CONTAINS, b'{"URI_list":["a"]}'),
+                request("POST", CONTAINS, b'{"items":["a"]}'),
                 request("GET", "/v1/filters"),
                 request("GET", "/v1/filters/ring"),
                 request("GET", "/readyz"),

@@ -31,7 +31,7 @@ class Caller:
         answer = ask(self.service, "POST", f"/v1/filters/news/{command}", self.more | body, self.token)
         assert answer.status == status, answer.body
         content = answer.json()
-        return {name: each for name, each in content.items() if name != "filter_typeid"}
+        return {name: each for name, each in content.items() if name != "filter"}
 
 
 def taken(item, payload=None, failures=0, lapses=0):
@@ -52,14 +52,14 @@ def test_the_answers(service, news):
     mine, other = Caller(service), Caller(service, OTHER)
     given = ["a", "b", {"x": [1, None]}, "a"]
     told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "total": 4, "unique": 3}
-    assert mine("claim", URI_list=given, payloads=[None, {"depth": 2}, "text", 7]) == told
-    assert other("claim", URI_list=["b", "c"])["ages"] == [-1, 0]
+    assert mine("claim", items=given, payloads=[None, {"depth": 2}, "text", 7]) == told
+    assert other("claim", items=["b", "c"])["ages"] == [-1, 0]
     assert mine("beat") == {"in_hand": 3}
     done = {"ages": [0, 0], "committed": [True, True], "total": 2, "unique": 2}
-    assert mine("commit", URI_list=["a", "never claimed"]) == done
-    assert mine("commit", URI_list=["a"]) == {"ages": [1], "committed": [False], "total": 1, "unique": 0}
-    assert mine("release", URI_list=["c", "b"], failed=True) == {"was_there": [False, True], "total": 2, "seen": 1}
-    mine("release", URI_list=[{"x": [1, None]}], delay=600)
+    assert mine("commit", items=["a", "never claimed"]) == done
+    assert mine("commit", items=["a"]) == {"ages": [1], "committed": [False], "total": 1, "unique": 0}
+    assert mine("release", items=["c", "b"], failed=True) == {"was_there": [False, True], "total": 2, "seen": 1}
+    mine("release", items=[{"x": [1, None]}], delay=600)
     found = other("reclaim")
     assert found["claims"] == [taken("b", {"depth": 2}, failures=1)]
     assert (found["total"], found["outstanding"]["others"]) == (1, 1)
@@ -72,9 +72,9 @@ def test_the_answers(service, news):
 def test_a_payload_of_null(service):
     """It is kept as it is; without payloads each item is its own."""
     mine = Caller(service)
-    mine("claim", URI_list=["null", "seven"], payloads=[None, 7])
-    mine("claim", URI_list=["none"])
-    mine("release", URI_list=["null", "seven", "none"])
+    mine("claim", items=["null", "seven"], payloads=[None, 7])
+    mine("claim", items=["none"])
+    mine("release", items=["null", "seven", "none"])
     found = {each["item"]: each["payload"] for each in Caller(service, OTHER)("reclaim")["claims"]}
     assert found == {"null": None, "seven": 7, "none": "none"}
 
@@ -92,7 +92,7 @@ def holders_of(redis) -> dict[bytes, float]:
 def test_the_lease(service, news, any_server, lease, seconds):
     """It is the caller's, or else the filter's default."""
     before, _ = any_server.client().time()
-    Caller(service)("claim", URI_list=["a"], lease=lease)
+    Caller(service)("claim", items=["a"], lease=lease)
     (until,) = holders_of(any_server).values()
     after, _ = any_server.client().time()
     assert before + seconds <= until / 1000 <= after + 1 + seconds
@@ -110,10 +110,10 @@ def test_what_json_cannot_carry(service, news):
         '{"item": "text"}', '{"item_base64": "b2Rk/w=="}', '{"item_base64": "7aC97biA"}', '{"item": "\\ud800"}',
     }  # fmt: skip
     assert [each["payload_base64"] for each in found if each.get("item") == "text"] == ["AP4="]
-    back = caller("release", URI_list=["b2Rk/w==", "text"], base64=[0], failed=True)
+    back = caller("release", items=["b2Rk/w==", "text"], base64=[0], failed=True)
     assert back["was_there"] == [True, True]
     assert [each["failures"] for each in caller("reclaim")["claims"]] == [1, 1]
-    done = caller("commit", URI_list=["text", "b2Rk/w==", "7aC97biA", "\ud800"], base64=[1, 2])
+    done = caller("commit", items=["text", "b2Rk/w==", "7aC97biA", "\ud800"], base64=[1, 2])
     assert done["committed"] == [True] * 4
     assert caller("beat") == {"in_hand": 0}
     assert news.contains_many(given) == [True] * 4
@@ -122,24 +122,24 @@ def test_what_json_cannot_carry(service, news):
 @pytest.mark.parametrize(
     ("command", "body", "code", "said"),
     [
-        ("claim", {"URI_list": ["a"], "payloads": []}, "bad_request", "payloads: 0 for 1 items"),
-        ("claim", {"URI_list": ["a"], "holder": None}, "bad_request", "holder"),
-        ("claim", {"URI_list": ["a"], "holder": "0123"}, "bad_request", "holder"),
-        ("claim", {"URI_list": ["a"], "lease": 4.9}, "bad_request", "lease"),
-        ("claim", {"URI_list": ["a"], "lease": 3601}, "bad_request", "lease"),
-        ("claim", {"URI_list": ["a"], "base64": [0]}, "bad_request", "there is no field 'base64'"),
-        ("claim", {"URI_list": ["a"] * 10_001}, "too_many_items", "at most 10,000"),
-        ("claim", {"URI_list": ["a", "x" * 65_537]}, "item_too_long", "65,536"),
-        ("claim", {"URI_list": ["a", "b"], "payloads": [1, "x" * 65_537]}, "bad_item", "its payload has 65537 bytes"),
-        ("commit", {"URI_list": ["a"], "base64": [1]}, "bad_request", "there is no item 1"),
-        ("commit", {"URI_list": ["YQ==", "YQ=="], "base64": [1, 0, 1]}, "bad_request", "a position comes twice"),
-        ("commit", {"URI_list": ["a"], "base64": ["", ""]}, "bad_request", "base64.0"),
-        ("commit", {"URI_list": [7], "base64": [0]}, "bad_item", "item 0 is no base64"),
-        ("commit", {"URI_list": ["ä"], "base64": [0]}, "bad_item", "item 0 is no base64"),
-        ("release", {"URI_list": ["a"], "delay": 601}, "bad_request", "delay"),
-        ("release", {"URI_list": ["a"], "failed": 1}, "bad_request", "failed"),
+        ("claim", {"items": ["a"], "payloads": []}, "bad_request", "payloads: 0 for 1 items"),
+        ("claim", {"items": ["a"], "holder": None}, "bad_request", "holder"),
+        ("claim", {"items": ["a"], "holder": "0123"}, "bad_request", "holder"),
+        ("claim", {"items": ["a"], "lease": 4.9}, "bad_request", "lease"),
+        ("claim", {"items": ["a"], "lease": 3601}, "bad_request", "lease"),
+        ("claim", {"items": ["a"], "base64": [0]}, "bad_request", "there is no field 'base64'"),
+        ("claim", {"items": ["a"] * 10_001}, "too_many_items", "at most 10,000"),
+        ("claim", {"items": ["a", "x" * 65_537]}, "item_too_long", "65,536"),
+        ("claim", {"items": ["a", "b"], "payloads": [1, "x" * 65_537]}, "bad_item", "its payload has 65537 bytes"),
+        ("commit", {"items": ["a"], "base64": [1]}, "bad_request", "there is no item 1"),
+        ("commit", {"items": ["YQ==", "YQ=="], "base64": [1, 0, 1]}, "bad_request", "a position comes twice"),
+        ("commit", {"items": ["a"], "base64": ["", ""]}, "bad_request", "base64.0"),
+        ("commit", {"items": [7], "base64": [0]}, "bad_item", "item 0 is no base64"),
+        ("commit", {"items": ["ä"], "base64": [0]}, "bad_item", "item 0 is no base64"),
+        ("release", {"items": ["a"], "delay": 601}, "bad_request", "delay"),
+        ("release", {"items": ["a"], "failed": 1}, "bad_request", "failed"),
         ("reclaim", {"limit": 101}, "bad_request", "limit"),
-        ("reclaim", {"URI_list": []}, "bad_request", "there is no field 'URI_list'"),
+        ("reclaim", {"items": []}, "bad_request", "there is no field 'items'"),
         ("beat", {"holder": "not hex digits !"}, "bad_request", "holder"),
     ],
 )
@@ -150,7 +150,7 @@ def test_what_is_refused(service, news, command, body, code, said):
     assert said in refused["error"]
     assert refused["error"].count("base64.") <= 1  # a long list of nonsense has no long answer
     if code == "bad_item":
-        assert refused["indices"] == [len(body["URI_list"]) - 1]
+        assert refused["indices"] == [len(body["items"]) - 1]
     assert news.contains_many(["a", "b"]) == [False, False]
 
 
@@ -160,8 +160,8 @@ def test_a_body_of_payloads(service, news):
     uris = [f"https://example.com/{i}" for i in range(100)]
     for start in range(0, 100, 50):
         some = uris[start : start + 50]
-        assert caller("claim", URI_list=some, payloads=[payload] * 50)["unique"] == 50
-    assert caller("release", URI_list=uris)["seen"] == 100
+        assert caller("claim", items=some, payloads=[payload] * 50)["unique"] == 50
+    assert caller("release", items=uris)["seen"] == 100
     found = Caller(service, OTHER)("reclaim")
     assert sorted(items(found)) == sorted(uris)
     assert {each["payload"] for each in found["claims"]} == {payload}
@@ -194,11 +194,11 @@ def test_a_repeat_by_another_worker(service, news, any_server, key):
     uris = [f"https://example.com/{i}" for i in range(600)]
     with Service(any_server.url) as another:
         workers = [service, another, service]
-        claimed = [under_key(each, "claim", URI_list=uris, payloads=[7] * 600) for each in workers]
+        claimed = [under_key(each, "claim", items=uris, payloads=[7] * 600) for each in workers]
         assert [each["unique"] for each in claimed] == [600] * 3
-        committed = [under_key(each, "commit", URI_list=uris[:300]) for each in workers]
+        committed = [under_key(each, "commit", items=uris[:300]) for each in workers]
         assert [each["unique"] for each in committed] == [300] * 3
-        released = [under_key(each, "release", URI_list=uris[290:400]) for each in workers]
+        released = [under_key(each, "release", items=uris[290:400]) for each in workers]
         assert [each["was_there"] for each in released] == [[False] * 10 + [True] * 100] * 3
         reclaimed = [items(under_key(each, "reclaim", limit=90)) for each in workers]
         assert reclaimed[0] == reclaimed[1] == reclaimed[2]
@@ -254,10 +254,10 @@ def served(guarded):
 def test_two_tokens(guarded, served):
     """With the same holder in the request they are two holders, and none of them is the one in the request."""
     one, two = (Caller(guarded, token=token) for token in (WRITER, SECOND))
-    assert one("claim", URI_list=["a", "b"])["unique"] == 2
-    assert two("claim", URI_list=["a", "c"])["ages"] == [-1, 0]
+    assert one("claim", items=["a", "b"])["unique"] == 2
+    assert two("claim", items=["a", "c"])["ages"] == [-1, 0]
     assert two("beat") == {"in_hand": 1}
-    assert two("release", URI_list=["a", "b"])["was_there"] == [False, False]
+    assert two("release", items=["a", "b"])["was_there"] == [False, False]
     assert two("reclaim")["claims"] == []
     assert one("beat") == {"in_hand": 2}
     holders = {
@@ -267,32 +267,32 @@ def test_two_tokens(guarded, served):
     }
     assert len(holders) == 2
     assert HOLDER not in holders
-    assert two("commit", URI_list=["a"])["committed"] == [True]  # its page was fetched, whoever has it in hand
-    assert one("commit", URI_list=["a"])["committed"] == [False]
-    assert one("release", URI_list=["b"])["was_there"] == [True]
+    assert two("commit", items=["a"])["committed"] == [True]  # its page was fetched, whoever has it in hand
+    assert one("commit", items=["a"])["committed"] == [False]
+    assert one("release", items=["b"])["was_there"] == [True]
 
 
 @pytest.mark.slow
 def test_without_a_holder(guarded, served, service, news):
     """A commit needs none. A release does if there are tokens, because it would give back what others have."""
     one = Caller(guarded, token=WRITER)
-    one("claim", URI_list=["a", "b"])
+    one("claim", items=["a", "b"])
     two = Caller(guarded, holder=None, token=SECOND)
-    refused = two("release", 403, URI_list=["a"])
+    refused = two("release", 403, items=["a"])
     assert (refused["error_code"], "name the holder" in refused["error"]) == ("forbidden", True)
-    assert two("commit", URI_list=["a"])["committed"] == [True]
+    assert two("commit", items=["a"])["committed"] == [True]
     assert one("beat") == {"in_hand": 1}
-    Caller(service)("claim", URI_list=["a", "b"])
+    Caller(service)("claim", items=["a", "b"])
     alone = Caller(service, holder=None)
-    assert alone("release", URI_list=["a", "c"])["was_there"] == [True, False]
-    assert alone("commit", URI_list=["b"])["committed"] == [True]
+    assert alone("release", items=["a", "c"])["was_there"] == [True, False]
+    assert alone("commit", items=["b"])["committed"] == [True]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["claim", "commit", "release", "reclaim", "beat"])
 def test_reading_is_not_enough(guarded, served, command):
     """Whoever claims writes."""
-    body = {} if command in {"reclaim", "beat"} else {"URI_list": ["a"]}
+    body = {} if command in {"reclaim", "beat"} else {"items": ["a"]}
     assert Caller(guarded, token=READER)(command, 403, **body)["error_code"] == "forbidden"
     assert Caller(guarded)(command, 401, **body)["error_code"] == "unauthorized"
 
@@ -308,10 +308,10 @@ def test_metrics(service, news):
         return {f"{command} {answer}": float(count) for answer, command, count in found}
 
     before, caller = counted(), Caller(service)
-    caller("claim", URI_list=["a", "b", "a"])
-    caller("release", URI_list=["a"])
+    caller("claim", items=["a", "b", "a"])
+    caller("release", items=["a"])
     caller("reclaim")
-    caller("commit", URI_list=["a", "b"])
+    caller("commit", items=["a", "b"])
     more = {name: count - before.get(name, 0) for name, count in counted().items()}
     wanted = {"claim new": 2, "claim seen": 1, "release seen": 1, "reclaim new": 1, "commit new": 2}
     assert {name: value for name, value in more.items() if value} == wanted

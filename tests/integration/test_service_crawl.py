@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import random
 import shutil
@@ -82,6 +83,8 @@ def test_faults_and_killed_workers(any_server, news, lines, tmp_path):
             killer.start()
             try:
                 told = crawl(proxy.url, lines, tmp_path / "new", 700)
+                while len(killed) < 2 and killer.is_alive():  # again, and nothing is new
+                    told = crawl(proxy.url, lines, tmp_path / "new", 700)
             finally:
                 stop.set()
                 killer.join()
@@ -125,8 +128,11 @@ def test_claims_and_killed_workers(any_server, news):
 
         def crawl_all(seed: int) -> None:
             some = random.Random(seed).sample(uris, len(uris))
+            starts = range(0, len(some), 100)
             with api.claims("news", lease=60) as mine:
-                for start in range(0, len(some), 100):
+                for number, start in enumerate(itertools.cycle(starts)):
+                    if number >= len(starts) and (len(killed) >= 2 or not killer.is_alive()):
+                        break  # else again, and nothing is left to claim
                     todo = certain(mine.unique, some[start : start + 100])
                     claimed.update(todo)
                     done = certain(mine.commit, todo)
@@ -157,10 +163,14 @@ def test_redis_is_killed_under_load(make_server, tmp_path, count):
     with UriFilter.create("news", redis=redis.url, capacity=100_000, error_rate=1e-8) as news:
         with Service(redis.url, "--workers", 2) as service:
             told: collections.Counter[str] = collections.Counter()
+            over = threading.Event()
 
             def insert_all() -> None:
                 with FilterAPIClient(service.url) as api:
-                    for start in range(0, len(uris), 200):
+                    starts = range(0, len(uris), 200)
+                    for number, start in enumerate(itertools.cycle(starts)):
+                        if number >= len(starts) and over.is_set():
+                            break
                         told.update(api.unique("news", uris[start : start + 200]))
 
             threads = [threading.Thread(target=insert_all) for _ in range(4)]
@@ -173,6 +183,7 @@ def test_redis_is_killed_under_load(make_server, tmp_path, count):
                     lambda: "server_unavailable" in metrics(service) or "answer_lost" in metrics(service), "no 503"
                 )
                 redis.start()
+            over.set()
             for thread in threads:
                 thread.join()
             assert told == dict.fromkeys(uris, 1)

@@ -122,6 +122,7 @@ ARGUMENTS = {
     "offset": lambda v: v == 8,
     "data": lambda v: v == b"data",
     "late": lambda v: v == 1,
+    "doubt": lambda v: v in {0, 1},
     "field": lambda v: v == "3",
     "slice": lambda v: v == 1,
     "fields": lambda v: v in CONFIG.to_meta(0, "idle"),

@@ -45,11 +45,12 @@ class Metrics(dict):
 
 
 def with_gauges(service, *filters, **more) -> Metrics:
-    """Return the metrics when they have the gauges of filters, whose reading may take longer than one answer waits."""
+    """Return the metrics when Redis has answered, and they have the gauges of filters: an answer waits for neither."""
 
     def found() -> Metrics | None:
         told = Metrics(service, **more)
-        return told if all(told("urifilter_filter_capacity_items", filter=each) for each in filters) else None
+        gauges = [told("urifilter_filter_capacity_items", filter=each) for each in filters]
+        return told if all([told("urifilter_redis_up"), *gauges]) else None
 
     return wait_until(found, "there are no gauges")
 

@@ -17,7 +17,7 @@ from typing import Any
 from support import cli
 from support.servers import PATIENCE, wait_until
 
-_LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+)(/\S*)$", re.MULTILINE)
+_LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+) \(older interface: (/\S*)\)$", re.MULTILINE)
 
 
 class Service:

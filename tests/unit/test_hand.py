@@ -104,6 +104,9 @@ def test_a_beat_counts_from_its_sending(mine, clock):
     mine.end(0, one, answered=True, in_doubt=False)
     clock.now += 5
     assert mine.shards_to_beat() == [0]
+    mine.has_beaten(0, clock.now)
+    mine.has_beaten(0, clock.now - 20)  # the answer of an older call came later
+    assert mine.shards_to_beat() == []
 
 
 def test_marks(mine, clock):
@@ -139,9 +142,20 @@ def test_an_interrupted_call(mine, clock):
     thread.join()
     mine.abandon()
     assert mine.suspects == {0}
+    assert mine.has_any
     clock.now += LIFE
     assert mine.mark(0) is not None
     assert mine.mark(1) is None
+
+
+def test_an_interrupted_reclaim(mine, clock):
+    """What it has found is given back, and its call is under way until its deadline."""
+    mine.begin(0, "a call")
+    mine.leave_all([(1, A, Claim("a", "a"))])
+    assert mine.orphaned() == [A]
+    assert (mine.suspects, mine.mark(0)) == ({0}, None)
+    clock.now += LIFE
+    assert mine.mark(0) is not None
 
 
 def test_figures_of_others(mine, clock):
@@ -165,6 +179,14 @@ def test_figures_of_others(mine, clock):
     clock.now += 16
     assert mine.figures_are_old
     assert mine.not_seen(range(2)) == [1]
+
+
+def test_more_was_reclaimed_than_others_had(mine, clock):
+    """They had more since the look: what others have in other shards counts all the same."""
+    mine.note_look(0, 1, clock.now + 10)
+    mine.note_look(1, 2, clock.now + 10)
+    mine.note_reclaimed(0, 3)
+    assert mine.outstanding() == Outstanding(2, 10.0)
 
 
 def test_the_time_of_the_next_lapse_is_that_of_others_items(mine, clock):
@@ -233,6 +255,9 @@ def test_ones_own_release_ends_a_pause(mine, clock):
     clock.now += 3
     assert not mine.may_look
     clock.now += holdings.AFTER_DUE + 0.001
+    assert mine.may_look
+    mine.note_round(0)  # and the pauses begin anew
+    clock.now += 20
     assert mine.may_look
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import FOLDER_VARIABLE
-from urifilter_redis.service.reloading import LIVE, merged, publish, published, read_again
+from urifilter_redis.service.server import LIVE, merged, publish, published, read_again
 from urifilter_redis.service.settings import ServiceSettings, load
 from urifilter_redis.service.tokens import digest
 
@@ -115,7 +115,7 @@ def test_they_cannot_be_written_down(monkeypatch, tmp_path, said):
 
 HANGUPS = """
 import os, signal, time
-from urifilter_redis.service.reloading import on_hangup
+from urifilter_redis.service.server import on_hangup
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 os.kill(os.getpid(), signal.SIGHUP)
 calls = []

@@ -41,7 +41,7 @@ def meta_at(config, epoch, *, rotating=False, pieces=None, **more) -> dict[str, 
     live = slices_at(config, config.today, epoch, rotating=rotating)
     known = {"epoch": epoch, "opened": NOW + epoch * 60, "inserted": 5, "closed": " ".join(closed), "oldest": oldest}
     known |= {"slices": " ".join(map(str, live)), "phase": "rotating" if rotating else "idle"}
-    return meta_of(config, **known, **({} if pieces is None else {"pieces": pieces}), **more)
+    return meta_of(config, **known | ({} if pieces is None else {"pieces": pieces}) | more)
 
 
 def state_at(config, epoch, **more) -> ShardState:
@@ -214,6 +214,16 @@ def test_slices_without_any_checkpoint():
     assert made.sources["today"] == []
 
 
+def test_epochs_that_were_passed_over():
+    """They have no closed slices in the state after the last turn either, and none is looked for."""
+    config = CONFIGS["rolling"]
+    gap = " ".join(f"{each}:{NOW + each * 60}:{NOW + each * 60 + 60}:1" for each in (2, 4))
+    made = planned(config, None, archived_at(config, 5, slices=(2, 4, 5), closed=gap))
+    assert made.state.epoch == 6
+    assert [each.epoch for each in made.state.closed] == [4, 5]
+    assert [(each.kind, each.epoch) for each in made.sources["history"]] == [("slice", 4), ("slice", 5)]
+
+
 def test_while_it_rotated():
     """Rolling goes on where it was; if what was being built is lost, it is built again from the start."""
     config = CONFIGS["rolling"]
@@ -227,6 +237,8 @@ def test_while_it_rotated():
     made = planned(config, ours, archived, {"history", "today"})
     assert (made.state.phase, made.state.pieces) == ("rotating", None)
     assert [(each.kind, each.epoch) for each in made.sources["history_1"]] == [("checkpoint", 2), ("slice", 2)]
+    made = planned(config, ours, archived, {"history_1", "today"})
+    assert {each.epoch for each in made.sources["history"] if each.kind == "slice"} == {0, 1}  # the last is apart
     idle = planned(config, ours, archived_at(config, 2, slices=(0, 1, 2)))
     assert (idle.state.phase, idle.state.epoch, idle.doomed) == ("idle", 3, ["history", "history_1"])
 
@@ -292,6 +304,9 @@ def test_numbers():
     made = planned(config, replace(ours, inserted=77), archived)
     assert (made.state.inserted, made.state.changed, made.state.checkpoint) == (77, 21, 6)
     assert made.state.checkpointed == NOW + 10**6
+    for here, there in ((NOW + 5, NOW + 9), (NOW + 9, NOW + 5)):  # of whichever epoch
+        made = planned(config, replace(ours, epoch=2, written=here), archived_at(config, 3, written=there))
+        assert made.state.written == NOW + 9
     made = planned(config, replace(ours, epoch=2, inserted=77), archived)
     assert made.state.inserted == 5
 

@@ -38,6 +38,7 @@ RESTORING = said("RESTORING the filter is being restored")
 NOFILTER = said("NOFILTER there is no such filter")
 CLUSTERDOWN = said("CLUSTERDOWN Hash slot not served")
 MOVED = said("MOVED 3999 127.0.0.1:6381")
+ASK = said("ASK 3999 127.0.0.1:6382")
 TRYAGAIN = said("TRYAGAIN Multiple keys request during rehashing of slot")
 DIED = said("ERR Error running script (call to f_6f): @user_script:3: nil value")
 
@@ -199,6 +200,14 @@ def test_full(hand, first, doubt):
     assert (request.full, request.answered, request.error, request.in_doubt) == (True, False, None, doubt)
 
 
+def test_full_at_the_deadline(hand):
+    """It has no error: its caller makes the next slice, however long the server took to say so."""
+    session = session_of(total=3)
+    request = writing(session)
+    hand.drive(exchange(session, [request]), [LOADING], [FULL], took=2)
+    assert (request.full, request.error) == (True, None)
+
+
 def test_restoring_without_patience(hand):
     """A filter that is being restored is told of at once; what was answered beside it stays so."""
     session = session_of(config_of(shards=2))
@@ -215,6 +224,14 @@ def test_restoring_beside_a_slot_that_moves(hand):
     hand.drive(exchange(session, [one, other]), [RESTORING, TRYAGAIN], [TRYAGAIN], [[0]], took=10)
     assert type(one.error) is Restoring
     assert (one.in_doubt, other.reply) == (False, [0])
+
+
+def test_the_longer_patience_counts(hand):
+    """A restore is waited for as long as the caller said, though a slot that moves would be given up sooner."""
+    session = session_of(config_of(shards=2), restoring=30, migrating=1, total=1)
+    one, other = writing(session), writing(session, 1)
+    hand.drive(exchange(session, [one, other]), *[[RESTORING, TRYAGAIN]] * 4, [[0], [0]], took=4)
+    assert (one.reply, other.reply) == ([0], [0])
 
 
 def test_restoring_after_a_lost_reply(hand):
@@ -390,6 +407,17 @@ def test_a_script_is_missing_at_the_deadline(hand, first):
     assert "the server forgets scripts as soon as they are loaded" in str(other.error)
 
 
+def test_time_in_which_nobody_waited(hand):
+    """It is not taken off the total: a reply may be fetched long after its command was sent."""
+    session = session_of(total=3)
+    request = writing(session)
+    flow = exchange(session, [request])
+    step = next(flow)
+    step.idle = 10.0
+    hand.now += 11
+    assert isinstance(flow.send([LOADING]), Pause)
+
+
 @pytest.mark.parametrize("outcome", [CLUSTERDOWN, MOVED, TRYAGAIN, Unsent(CLUSTERDOWN)])
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_nodes_do_not_agree_until_the_deadline(hand, outcome, lost):
@@ -402,6 +430,37 @@ def test_the_nodes_do_not_agree_until_the_deadline(hand, outcome, lost):
     assert "Redis Cluster" in str(request.error)
     assert "this user may not" not in str(request.error)
     assert ("nothing was changed" in str(request.error)) is not lost
+
+
+def test_an_ask_is_for_one_attempt(hand):
+    """The node that it names is asked once; then the slot's master again, which may have the slot back."""
+    session = session_of()
+    session.routes = Routes(["a:1", "b:2"])
+    request, ASK.node = writing(session), "b:2"
+    hand.drive(exchange(session, [request]), [ASK], [TRYAGAIN], [[0]])
+    assert [getattr(commands[0], "node", "") for commands in hand.sent] == ["", "b:2", ""]
+
+
+def test_a_replica_without_the_script(hand):
+    """It is loaded there, and the replica is asked again; after a refusal the master is."""
+    session = session_of()
+    request = Request(writing(session).build, 0, replica=True, reads=True)
+    hand.drive(exchange(session, [request]), [NOSCRIPT], ["sha"], [LOADING], [[0]])
+    assert hand.sent[1][0][:2] == ("SCRIPT", "LOAD")
+    assert [getattr(hand.sent[number][0], "replica", False) for number in (0, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("reads", "asked"), [((False, True), True), ((True, True), False)])
+def test_whether_a_server_has_saved_its_answers(hand, reads, asked):
+    """That is asked if any command of the pipeline wrote; if it has not, no answer of the pipeline is believed."""
+    session = session_of(config_of(shards=2))
+    session.confirms = True
+    requests = [writing(session, shard) for shard in range(2)]
+    for request, question in zip(requests, reads, strict=True):
+        request.reads = question
+    unsaved = [[said("MISCONF Errors writing to the AOF file: No space left on device")], [[1], [1]], ["PONG"]]
+    hand.drive(exchange(session, requests), [[0], [0]], *(unsaved if asked else []))
+    assert [each.reply for each in requests] == ([[1], [1]] if asked else [[0], [0]])
 
 
 def test_another_node_that_this_user_may_not_ask_for(hand):

@@ -381,6 +381,10 @@ def test_told_to_turn_in_vain(session, monkeypatch):
         yield from ()
         raise ServerUnavailable("OOM")
 
+    def nothing_is_left(_):
+        yield from ()
+
+    monkeypatch.setattr(auto_rotate, "finish_missed", nothing_is_left)
     for flow, times in ((nothing_turns, rotation_timer.FRUITLESS), (failing, 1)):
         monkeypatch.setattr(auto_rotate, "rotate_due", flow)
         for left in reversed(range(times)):

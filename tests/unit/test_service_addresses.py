@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from urifilter_redis.service.addresses import client_of, group_of, is_in
+from urifilter_redis.service.requests import client_of, group_of, is_in
 
 PROXIES = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 

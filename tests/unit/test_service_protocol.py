@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 from urifilter_redis.service.protocol import _Joining
 
@@ -40,6 +49,59 @@ def test_uvicorn_is_one_that_was_tested():
     installed = tuple(map(int, version("uvicorn").split(".")[:2]))
     assert below
     assert installed < below
+
+
+#: What the protocol and the parent of the workers override or read, by the class that has it: name and parameters.
+PARTS = {
+    HttpToolsProtocol: {
+        "connection_made": ["transport"],
+        "connection_lost": ["exc"],
+        "data_received": ["data"],
+        "eof_received": [],
+        "on_message_begin": [],
+        "on_url": ["url"],
+        "on_header": ["name", "value"],
+        "on_headers_complete": [],
+        "on_message_complete": [],
+        "on_response_complete": [],
+        "send_400_response": ["msg"],
+    },
+    uvicorn.Server: {"startup": ["sockets"], "run": ["sockets"]},
+    Multiprocess: {"handle_signals": [], "keep_subprocess_alive": [], "run": [], "__init__": ["config", "sockets"]},
+    Process: {"is_alive": ["timeout"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [(owner, name, parameters) for owner, parts in PARTS.items() for name, parameters in parts.items()],
+)
+def test_private_methods_of_uvicorn(owner, name, parameters):
+    """Each method that is overridden or called is there, with the parameters that it is given."""
+    _self, *found = inspect.signature(getattr(owner, name)).parameters
+    assert found == parameters
+
+
+def test_private_attributes_of_uvicorn(monkeypatch):
+    """Each attribute that is read or set is there, on a connection, its request, the server's state and the parent."""
+
+    async def make() -> HttpToolsProtocol:
+        config = uvicorn.Config(lambda: None, lifespan="off", log_config=None)
+        return HttpToolsProtocol(config, ServerState(), {}, asyncio.get_running_loop())
+
+    made = asyncio.run(make())
+    for name in ("cycle", "headers", "loop", "parser", "server_state", "transport"):
+        assert hasattr(made, name), name
+    assert (made.server_state.connections, made.server_state.tasks, made.cycle) == (set(), set(), None)
+    given = dict.fromkeys(inspect.signature(RequestResponseCycle).parameters)
+    cycle = RequestResponseCycle(**given | {"keep_alive": True})
+    assert (cycle.more_body, cycle.response_complete, cycle.keep_alive) == (True, False, True)
+    assert made.parser.should_upgrade() is False
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # a parent takes all signals
+    parent = Multiprocess(uvicorn.Config(lambda: None, workers=2, log_config=None), [])
+    assert (parent.processes, hasattr(parent, "config")) == ([], True)
+    assert {"pid", "exitcode", "is_alive"} <= set(dir(Process))
+    assert STARTUP_FAILURE > 0
 
 
 def test_a_head_and_its_body_are_sent_together():

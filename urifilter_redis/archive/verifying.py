@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import Slice
@@ -15,7 +16,7 @@ from urifilter_redis.storage.contents import verify
 from urifilter_redis.storage.documents import Checkpoint, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from urifilter_redis.engine.backend import Backend, Key
     from urifilter_redis.engine.steps import Flow
@@ -123,7 +124,7 @@ def missing(config: Config, name: str, listed: Iterable[Listed], *, complete: bo
             problems.append(f"checkpoints {what}: they are gone")
         if number := gone(places) or previous_gone(places):
             problems.append(f"checkpoint {number} {what}: its document is gone")
-        there = {each.key.epoch for each in shards[shard] if each.key.kind == "slice"}
+        there = {each.key.epoch: each.found for each in shards[shard] if each.key.kind == "slice"}
         problems += [
             f"slice {epoch} {what}: it is missing: what it held expires late"
             for epoch in _needed(config, places, there)
@@ -137,7 +138,7 @@ def _place(each: Listed) -> Place:
     return Place(each.key, each.text, found, each.problem)
 
 
-def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterator[int]:
+def _needed(config: Config, places: Sequence[Place], there: Mapping[int, object]) -> Iterator[int]:
     """Yield the epochs of the closed slices from which the shard's next history is built."""
     if config.retention != "rolling":
         return
@@ -149,6 +150,10 @@ def _needed(config: Config, places: Sequence[Place], there: set[int]) -> Iterato
         if last.phase == "rotating" and last.pieces is None:  # the newest closed slice is being archived
             epoch = last.epoch_of("history_1")
     missed = set(range(last.oldest, last.epoch)) - {each.epoch for each in last.closed} if last else set()
+    for before, after in pairwise(sorted(there)):
+        ours, following = there[before], there[after]
+        if isinstance(ours, Manifest) and isinstance(following, Manifest) and following.opened <= ours.closed:
+            missed.update(range(before + 1, after))  # the one was closed as the other was made
     oldest = (last.epoch if last and last.epoch >= epoch else epoch) - (config.slices or 1) + 1
     yield from (each for each in range(max(0, oldest), epoch) if each not in missed)
 

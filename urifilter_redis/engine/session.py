@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.digest import hasher
-from urifilter_redis.bloom.retention import TIMED
+from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
@@ -194,13 +195,15 @@ class Session:
     def _learn_time(self, fields: dict[str, str], patience: float) -> None:
         """Let the rotation timer know when shard 0 has turned, from some fields of its ``meta``.
 
-        If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it.
+        If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it; likewise if
+        the clocks disagree.
         """
         now, opened = self.clock_of(0).now(), fields.get("opened", "")
         if self.config.turned_by_inserts and opened.isdecimal():
             before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
             self.rotation_timer.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
-            if self.config.retention == "rolling" and "history_1:" in fields["slices"]:
+            wrong = abs(now / 1000 - time.time()) > seconds_of(self.config.period or "") / 2  # which is to be noted
+            if wrong or (self.config.retention == "rolling" and "history_1:" in fields["slices"]):
                 self.rotation_timer.look_in(patience)
 
     @property

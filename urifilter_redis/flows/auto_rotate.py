@@ -8,7 +8,7 @@ a later call. What a client leaves for good, another client goes on with.
 from __future__ import annotations
 
 import logging
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, seconds_of
@@ -16,7 +16,7 @@ from urifilter_redis.engine.queries import ask, time_at, time_of
 from urifilter_redis.engine.rotation_timer import FRUITLESS
 from urifilter_redis.engine.steps import Pause, Send, Work
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
-from urifilter_redis.flows.rotation import rotate_due
+from urifilter_redis.flows.rotation import doubt, finish_missed, rotate_due
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import opened_by
 from urifilter_redis.protocol.outcomes import text_in
@@ -31,9 +31,11 @@ __all__ = ["auto_rotate", "lease", "leave", "look_and_rotate", "tell_who_rotates
 
 log = logging.getLogger("urifilter_redis")
 
-#: Seconds that one call goes on with a rotation, and that ``close`` does. The part that is begun then is finished.
+#: Seconds that one call goes on with a rotation, that ``close`` does, and a call that finds that periods were missed.
+#: The part that is begun then is finished.
 A_CALL = 0.02
 AT_CLOSE = 1.0
+BEFORE_A_CALL = 1.0
 
 
 def auto_rotate(session: Session, seconds: float | None = None) -> Flow[None]:
@@ -83,8 +85,8 @@ def lease(session: Session, step: str, token: str) -> Flow[bool]:
 
 
 def _lease_call(session: Session, step: str, token: str) -> calls.Call:
-    time = round(1000 * calls.lease_of(session.config))
-    return calls.tend(step, session.config.uid, session.keys.shard(0), token, time)
+    length = round(1000 * calls.lease_of(session.config))
+    return calls.tend(step, session.config.uid, session.keys.shard(0), token, length)
 
 
 def _go_on(session: Session, flow: Flow[None], end: float) -> Flow[tuple[Flow[None] | None, float]]:
@@ -123,13 +125,19 @@ def _next(session: Session, go_on: Callable[[Any], Step], value: object) -> Step
 def turn_missed(session: Session) -> Flow[None]:
     """Turn the shards because periods were missed, before a call inserts: what it wrote would hide that.
 
-    The next histories of a rolling filter are built later. No failure is raised: the call inserts then, and what should
-    have expired does so late. Ctrl-C and cancellation are raised.
+    The next histories of a rolling filter are built later; if one was left before, that is gone on with for a while. No
+    failure is raised: the call inserts then, and what should have expired does so late. Ctrl-C and cancellation are
+    raised.
     """
     rotation_timer = session.rotation_timer
     rotation_timer.fruitless += 1
     try:
         done = yield from rotate_due(session, build=False)
+        if done is None:
+            flow, _ = yield from _go_on(session, finish_missed(session), monotonic() + BEFORE_A_CALL)
+            if flow is not None:
+                flow.close()
+            done = yield from rotate_due(session, build=False)
     except UriFilterError as error:
         rotation_timer.fruitless = FRUITLESS
         _note_failure(session, error)
@@ -163,14 +171,16 @@ def _look(session: Session) -> Flow[bool]:
     """Whether shard 0, which is the last of all to turn and to finish, is unfinished or has had its period."""
     keys = session.keys.shard(0)
     fields = ("HMGET", keys.meta, "uid", "phase", "opened", "ahead")
-    values, time = yield from ask(session, fields, time_at(session, 0))
+    values, told = yield from ask(session, fields, time_at(session, 0))
     uid, phase, opened, ahead = (text_in(value or "") for value in values)
-    now = time_of(time)
+    now = time_of(told)
     session.clock_of(0).learn(now)
     if uid != session.config.uid or phase not in {"idle", "rotating"}:
         return False
     if int(opened) > now:
         yield from ask(session, calls.reopen(session.config.uid, keys))
+    if phase == "idle" and abs(now / 1000 - time()) > seconds_of(session.config.period or "") / 2:
+        yield from doubt(session)
     since = opened_by(now, int(opened), *map(int, ahead.split()))
     if phase == "idle":
         session.rotation_timer.learn(session.config, since, now)

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Rotation",
+    "doubt",
     "due",
     "epoch",
+    "finish_missed",
     "finish_rotation",
     "next_rotation",
     "rotate",
@@ -136,7 +138,16 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
         yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
     due = Due.of(session.config.period or "", states, now, 1000 * time.time())
     done = yield from _turn_all(session, due.planned, secrets.token_hex(8), due, build=build)
+    if done.shards and not due.missed:
+        yield from doubt(session)
     return done if done.shards else None  # another process may have come first
+
+
+def doubt(session: Session) -> Flow[None]:
+    """Note that the server's times cannot be trusted: until its next turn no shard passes over periods."""
+    for some in chunked(range(session.config.shards)):
+        keys = map(session.keys.shard, some)
+        yield from ask(session, *(calls.reopen(session.config.uid, each, doubt=True) for each in keys))
 
 
 def epoch(session: Session) -> Flow[int]:
@@ -333,6 +344,15 @@ def _was_ours(session: Session, wanted: Turn) -> Flow[bool]:
     """Whether a turn whose reply was lost has happened; if it is too late to know, True, so that none happens twice."""
     (now,) = yield from read_states(session, [wanted.shard])
     return now.token == wanted.token or now.epoch > wanted.state.epoch + wanted.by
+
+
+def finish_missed(session: Session) -> Flow[None]:
+    """Finish the turns that were left before periods were missed: until then their shards cannot turn again."""
+    states, now = yield from _read(session)
+    due = Due.of(session.config.period or "", states, now, 1000 * time.time())
+    for shard in due.planned:
+        if left_of(states[shard]) is not Left.NONE and due.by(states[shard], states[shard].epoch + 1) > 1:
+            yield from finish_rotation(session, shard)
 
 
 def finish_rotation(session: Session, shard: int) -> Flow[tuple[bool, list[str]]]:

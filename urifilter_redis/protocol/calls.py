@@ -208,9 +208,9 @@ def expire(uid: str, keys: ShardKeys) -> Call:
     return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, EXPIRED_A_CALL))
 
 
-def reopen(uid: str, keys: ShardKeys) -> Call:
-    """Build ``reopen``."""
-    return Call(scripts.load("reopen"), (keys.meta,), (uid,))
+def reopen(uid: str, keys: ShardKeys, *, doubt: bool = False) -> Call:
+    """Build ``reopen``; ``doubt``: the server's clock is wrong now, or the caller's."""
+    return Call(scripts.load("reopen"), (keys.meta,), (uid, int(doubt)))
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise

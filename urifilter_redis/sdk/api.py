@@ -23,10 +23,10 @@ from urifilter_redis.flows.rotation import Rotation
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
     COMMANDS,
-    DEFAULT_PATH,
     DEFAULT_PORT,
     FILTERS_PATH,
     KEY_HEADER,
+    MOST_LISTED,
     write_json,
 )
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
@@ -74,12 +74,11 @@ KEEP_ALIVE = 60.0
 class API:
     """The service's address and the flows of requests to it; nothing here connects."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - all settings of a client
+    def __init__(
         self,
         url: str | None,
         access_token: str | None,
         timeouts: Timeouts,
-        path: str,
         verify: Verify,
         proxy: str | None,
     ) -> None:
@@ -96,7 +95,7 @@ class API:
             raise ValueError(f"{advice}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
-        self.path, self.token = path, token
+        self.token = token
         self.forgot_token = False
         shown = str(self.url)
         first = first_timeouts(timeouts)
@@ -162,9 +161,9 @@ class API:
         return self.or_resumed(call, retry, method)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
-        """Make a call of the endpoint that answers the new items; arguments and errors are those of ``question``."""
-        what, more = (filter_typeid, "filter", None), {"filter_typeid": filter_typeid}
-        call = APICall(what, COMMANDS["insert"], self.path, more, listed(items), cuts_of)
+        """Make a call that inserts items and tells the new ones; arguments and errors are those of ``question``."""
+        what, path = (filter_typeid, "filter", None), f"{self.path_of(filter_typeid)}/insert"
+        call = APICall(what, COMMANDS["insert"], path, {}, listed(items), cuts_of)
         return self.or_resumed(call, retry, UNIQUE)
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
@@ -192,6 +191,16 @@ class API:
             FilterAPIError: the service refused, or could not be reached.
         """
         return (yield from self._repeatable(("GET", path, "", b"")))
+
+    def names(self) -> Flow[list[str]]:
+        """Return the names of the filters, which come in several answers if they are many; raises as ``get``."""
+        found: list[str] = []
+        path = f"{FILTERS_PATH}?limit={MOST_LISTED}"
+        while True:
+            told = yield from self.get(f"{path}&after={found[-1]}" if found else path)
+            found += told["filters"]
+            if told.get("next") is None:
+                return found
 
     def create(self, name: str, settings: FilterSettings, *, large: bool) -> Flow[str]:
         """Make a filter; return its uid."""
@@ -410,20 +419,19 @@ class BaseClient:
     _connector_of: ClassVar[type[Any]]
     _closed = False
 
-    def __init__(  # noqa: PLR0913 - all settings of a client
+    def __init__(
         self,
         url: str | None = None,
         access_token: str | None = None,
         *,
         timeouts: Timeouts = TIMEOUTS,
-        path: str = DEFAULT_PATH,
         verify: Verify = None,
         proxy: str | None = None,
     ) -> None:
-        self._api = API(url, access_token, timeouts, path, verify, proxy)
+        self._api = API(url, access_token, timeouts, verify, proxy)
         self._connector = self._connector_of(self._api)
         self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # claims, whose beats end with this client
-        self._more: dict[str, Any] = {"timeouts": timeouts, "path": path, "verify": verify, "proxy": proxy}
+        self._more: dict[str, Any] = {"timeouts": timeouts, "verify": verify, "proxy": proxy}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import os
@@ -54,9 +53,8 @@ class Part:
 
     def is_answered_by(self, field: str, reply: dict[str, Any]) -> bool:
         """Whether a reply has an answer for each item of this part."""
-        found = reply.get(field, reply.get("URI_list_unique"))
-        enough = len(self.items) if field in reply else reply.get("unique")
-        return isinstance(found, list) and len(found) == enough and reply.get("total") == len(self.items)
+        found = reply.get(field)
+        return isinstance(found, list) and len(found) == reply.get("total") == len(self.items)
 
 
 #: The filter's name, the method's name and max_age of a call.
@@ -116,7 +114,7 @@ class APICall:
 
     def body(self, part: Part) -> dict[str, Any]:
         """Return the body of the request for a part."""
-        return {"URI_list": part.items, **self.more}
+        return {"items": part.items, **self.more}
 
     def under_way(self, part: Part) -> AbstractContextManager[None]:  # noqa: ARG002 - of calls about claims
         """Return a context manager for the time of a part's request."""
@@ -125,16 +123,7 @@ class APICall:
     def answers_of(self, part: Part) -> list[int]:
         """Return an answer for each item of an answered part."""
         assert part.reply is not None  # noqa: S101 - as the part is answered
-        if self.command.field in part.reply:
-            return list(map(int, part.reply[self.command.field]))
-        new = collections.deque(encode_items(part.reply["URI_list_unique"]))
-        ages = []
-        for item in encode_items(part.items):
-            is_new = bool(new) and new[0] == item
-            ages.append(0 if is_new else 1)
-            if is_new:
-                new.popleft()
-        return ages
+        return list(map(int, part.reply[self.command.field]))
 
     @property
     def writes(self) -> bool:
@@ -152,8 +141,9 @@ class APICall:
     @property
     def filter_answer(self) -> dict[str, Any]:
         """The answer of ``filter``: the replies to all parts, put together."""
-        replies = [part.reply for part in self.parts if part.reply is not None]
-        new = [item for reply in replies for item in reply["URI_list_unique"]]
+        answered = (part for part in self.parts if part.reply is not None)
+        pairs = (pair for part in answered for pair in zip(part.items, self.answers_of(part), strict=True))
+        new = [item for item, age in pairs if age == 0]
         return {"filter_typeid": self.what[0], "URI_list_unique": new, "total": len(self.items), "unique": len(new)}
 
 

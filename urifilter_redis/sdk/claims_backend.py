@@ -75,7 +75,7 @@ class ClaimsCall(APICall):
             listed = list(part.items)
             for index in indices:
                 listed[index] = base64.b64encode(encode_item(listed[index])).decode()
-            content |= {"URI_list": listed, "base64": indices}
+            content |= {"items": listed, "base64": indices}
         return content
 
     @contextlib.contextmanager

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
-from urifilter_redis.http_api import FILTERS_PATH
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import BlockingBaseClient
 from urifilter_redis.sdk.claims_backend import HTTPClaims
@@ -182,7 +181,6 @@ class FilterAPIClient(Admin):
         url: the service's address; None: ``URIFILTER_API_URL``, else ``http://127.0.0.1:8000``.
         access_token: the token that the service's operator gave you; None: ``URIFILTER_API_TOKEN``, else no token.
         timeouts: how long to wait, in seconds; see ``Timeouts``.
-        path: the path of the endpoint that ``filter`` asks, if the service's settings name another.
         verify: the certificates to trust: a file or folder of CA certificates, or an ``ssl.SSLContext``; None: those of
             ``SSL_CERT_FILE`` or ``SSL_CERT_DIR``, else those of ``certifi``.
         proxy: the URL of a proxy to the service; None: no proxy. The environment's proxy is for crawling, and is
@@ -526,7 +524,7 @@ class FilterAPIClient(Admin):
             >>> api.filters()
             ['news', 'queue']
         """
-        return self._run(self._api.get(FILTERS_PATH))["filters"]  # type: ignore[no-any-return]
+        return self._run(self._api.names())
 
     def info(self, filter_typeid: str) -> dict[str, Any]:
         """Return a filter's state: its settings, fill, error rate, slices and times.
@@ -535,7 +533,7 @@ class FilterAPIClient(Admin):
             filter_typeid: the filter's name.
 
         Returns:
-            ``filter_typeid``: the filter's name; ``now``: the time of Redis, in seconds since 1970; ``measured``: when
+            ``filter``: the filter's name; ``now``: the time of Redis, in seconds since 1970; ``measured``: when
             the state was read, likewise; ``answered``: how many items this service answered ``new`` and ``seen``, since
             it started; ``info``: the fields of ``FilterInfo``; ``problem``: only if there is one, its description.
 

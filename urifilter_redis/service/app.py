@@ -12,17 +12,17 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 
 from urifilter_redis._version import __version__
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.service.bodies import Answer
-from urifilter_redis.service.direct import Direct
-from urifilter_redis.service.documented import add_routes
 from urifilter_redis.service.endpoints import Service
-from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.service.gate import CODE, Gate
+from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.fast_path import FastPath
 from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.manual import add_document, foreign_files
+from urifilter_redis.service.middleware import CODE, Middleware
+from urifilter_redis.service.openapi import add_routes
+from urifilter_redis.service.responses import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["make_api", "make_app", "make_app_of"]
 
 outages = logging.getLogger("urifilter_redis.service.outages")
+_seldom = Seldom()
+outages.addFilter(lambda _: _seldom.passes())  # in an outage every request logs the same
 
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _PATHS = {"index.html": "/", "docs.html": "/docs"}
@@ -55,8 +57,8 @@ def make_app(settings: ServiceSettings) -> ASGIApp:
 
 def make_app_of(service: Service) -> ASGIApp:
     """Make the application of a service, whose settings may change meanwhile."""
-    app: ASGIApp = Direct(service, make_api(service), _told)
-    return Gate(app, settings=lambda: service.settings, refuse=service.usage.refuse)
+    app: ASGIApp = FastPath(service, make_api(service), _answer)
+    return Middleware(app, settings=lambda: service.settings, refuse=service.usage.refuse)
 
 
 def make_api(service: Service) -> FastAPI:
@@ -72,12 +74,13 @@ def make_api(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     add_routes(app, service)
-    add_document(app, service)
-    for file in (*(files("urifilter_redis.service") / "page").iterdir(), *foreign_files()):
+    swagger = files("fastapi_swagger") / "resources"  # so that the page asks no other origin
+    foreign = (swagger / name for name in ("swagger-ui.css", "swagger-ui-bundle.js"))
+    for file in (*(files("urifilter_redis.service") / "page").iterdir(), *foreign):
         path = _PATHS.get(file.name, f"/{file.name}")
         app.add_route(path, _page(file), methods=["GET"], include_in_schema=False)
-    for error, tell in _TOLD.items():
-        app.add_exception_handler(error, tell)
+    for error in (Refusal, UriFilterError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(error, _answer)
     return app
 
 
@@ -90,8 +93,9 @@ def _page(file: Traversable) -> Callable[[Request], Awaitable[Response]]:
     return page
 
 
-async def _tell(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)  # noqa: S101 - see _TOLD
+async def _answer(request: Request, error: Exception) -> Response:
+    """Answer an error of an endpoint or of FastAPI."""
+    refusal = _refusal_for(request, error)
     request.scope[CODE] = refusal.code
     if refusal.detail:
         outages.warning("%s", refusal.detail)
@@ -101,44 +105,26 @@ async def _tell(request: Request, refusal: Exception) -> Response:
     return Answer(refusal.content, refusal.status, refusal.headers)
 
 
-async def _tell_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, UriFilterError)  # noqa: S101 - likewise
-    return await _tell(request, refusal_of(error))
+def _refusal_for(request: Request, error: Exception) -> Refusal:
+    match error:
+        case Refusal():
+            return error
+        case UriFilterError():
+            return refusal_of(error)
+        case RequestValidationError():
+            return Refusal("bad_request", "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()))
+        case HTTPException():
+            return _refusal_of_route(request, error)
+        case _:
+            return Refusal("internal_error", "the service has a bug: its log has the details")
 
 
-async def _tell_wrong_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - likewise
-    text = "; ".join(f"{each['loc'][-1]}: {each['msg']}" for each in error.errors())
-    return await _tell(request, Refusal("bad_request", text))
-
-
-async def _tell_http(request: Request, error: Exception) -> Response:
-    """Answer an error of Starlette: the path does not exist, or does not take this method."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - likewise
+def _refusal_of_route(request: Request, error: HTTPException) -> Refusal:
+    """Return the refusal of a request whose path does not exist, or does not take its method."""
     codes = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
     code = codes.get(error.status_code, "bad_request")
-    return await _tell(
-        request, Refusal(code, f"{request.method} {request.url.path}: {error.detail}", headers=error.headers)
-    )
-
-
-async def _tell_bug(request: Request, _: Exception) -> Response:
-    return await _tell(request, Refusal("internal_error", "the service has a bug: its log has the details"))
-
-
-async def _told(request: Request, error: Exception) -> Response:
-    """Answer an error of an endpoint, as FastAPI has it answered."""
-    tell = next(_TOLD[kind] for kind in type(error).__mro__ if kind in _TOLD)
-    return await tell(request, error)
-
-
-_seldom = Seldom()
-outages.addFilter(lambda _: _seldom.passes())  # in an outage every request logs the same
-
-_TOLD = {
-    Refusal: _tell,
-    UriFilterError: _tell_error,
-    RequestValidationError: _tell_wrong_path,
-    HTTPException: _tell_http,
-    Exception: _tell_bug,
-}
+    headers = dict(error.headers or {})
+    if code == "method_not_allowed":  # Starlette names the methods of one route, and a path can have several
+        routes = (each for each in request.app.routes if each.matches(request.scope)[0] is Match.PARTIAL)
+        headers["Allow"] = ", ".join(sorted({method for each in routes for method in each.methods}))
+    return Refusal(code, f"{request.method} {request.url.path}: {error.detail}", headers=headers)

@@ -1,53 +1,71 @@
-"""The service's answers."""
+"""The endpoints of items, claims, and the state of filters and of the service."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import logging
+import re
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
 from starlette.responses import Response
 
+from urifilter_redis.bloom.encoding import encode_item
+from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
+from urifilter_redis.flows import claims, items, reclaim
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.protocol.claims import NO_HOLDER
 from urifilter_redis.service import metrics
-from urifilter_redis.service.admission import Admission
-from urifilter_redis.service.bodies import (
-    Answer,
-    Items,
-    ItemsOf,
-    ToBeat,
-    ToReclaim,
+from urifilter_redis.service.dashboard import Dashboard
+from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.filters import connect
+from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.metrics import read_gauges
+from urifilter_redis.service.middleware import COMMAND, COUNTS
+from urifilter_redis.service.requests import (
+    BeatRequest,
+    ClaimRequest,
+    CommitRequest,
+    ItemsRequest,
+    OlderItems,
+    PageQuery,
+    ReclaimRequest,
+    ReleaseRequest,
     check_items,
+    header,
+    headers_of,
     parse,
+    query,
     read,
     receive,
     tokens_in,
 )
-from urifilter_redis.service.claims import BODIES, beat, flow_of, items_in, take
-from urifilter_redis.service.connecting import connect
-from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.service.gate import COMMAND, COUNTS
-from urifilter_redis.service.gauges import look
-from urifilter_redis.service.heads import header, headers_of
-from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.looking import Looks
+from urifilter_redis.service.responses import Answer
+from urifilter_redis.service.throttle import Admission
+from urifilter_redis.service.tokens import EVERYTHING, bound
 from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.claims import Holding
     from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
-__all__ = ["KEY_LENGTH", "Service"]
+    OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest
+
+__all__ = ["BODIES", "KEY_LENGTH", "Service", "beat", "content_of", "flow_of", "items_in", "take"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -65,6 +83,21 @@ _KEY = KEY_HEADER.lower().encode()
 KEY_LENGTH = 200
 
 
+#: The body of each command about items.
+BODIES: dict[str, type[ItemsRequest | ClaimRequest | CommitRequest]] = {
+    "insert": ItemsRequest,
+    "contains": ItemsRequest,
+    "forget": ItemsRequest,
+    "remove": ItemsRequest,
+    "claim": ClaimRequest,
+    "commit": CommitRequest,
+    "release": ReleaseRequest,
+}
+
+#: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
 class Service(Admission):
     """The state of one worker, and its endpoints."""
 
@@ -72,20 +105,20 @@ class Service(Admission):
         super().__init__(settings)
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
         self._filters: Filters | None = None
-        self._looks: Looks | None = None
+        self._dashboard: Dashboard | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
         self._filters = await connect(self.settings, metrics.note_script_error)
-        self._looks = Looks(self._filters, self.settings.workers)
+        self._dashboard = Dashboard(self._filters, self.settings.workers)
         tasks = [
             asyncio.create_task(self._open_all()),
             asyncio.create_task(self.usage.keep_sharing()),
             asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
         ]
         try:
-            async with self._looks.sampling():
+            async with self._dashboard.sampling():
                 yield
         finally:
             for task in tasks:
@@ -100,10 +133,10 @@ class Service(Admission):
         return self._filters
 
     @property
-    def looks(self) -> Looks:
-        """The looks at all, while the application runs."""
-        assert self._looks is not None  # noqa: S101 - see lifespan
-        return self._looks
+    def dashboard(self) -> Dashboard:
+        """The page's data, while the application runs."""
+        assert self._dashboard is not None  # noqa: S101 - likewise
+        return self._dashboard
 
     async def _open_all(self) -> None:
         seldom = Seldom()
@@ -122,32 +155,32 @@ class Service(Admission):
     # The requests
 
     async def unique(self, request: Request) -> Response:
-        """Insert items; answer the new ones."""
+        """Insert items; answer the new ones, in the names of the older interface."""
         request.scope[COMMAND] = "insert"
         token = self.whose(request) if b"authorization" in headers_of(request.scope) else None
         data = await receive(request, self.settings.limits)
         if token is None:
             self.whose(request, *tokens_in(data))  # parsing is costly, and so only for known senders
-        asked = parse(data, ItemsOf)
+        asked = parse(data, OlderItems)
         token = token or self.whose(request, asked.access_token or "")
-        flow = flow_of("insert", Items(URI_list=asked.URI_list), asked.URI_list, token)
+        flow = flow_of("insert", ItemsRequest(items=asked.URI_list), asked.URI_list, token)
         ages = await self._answer(request, token, asked.filter_typeid, "insert", asked.URI_list, flow)
         new = [item for item, age in zip(asked.URI_list, ages, strict=True) if age == 0]
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
         return Answer(content)
 
-    async def command(self, request: Request, filter_typeid: str, command: str) -> Response:
+    async def command(self, request: Request, name: str, command: str) -> Response:
         """Do a command; answer a value for each item."""
         request.scope[COMMAND] = command
         token = self.whose(request)
         asked = await read(request, BODIES[command], self.settings.limits)
         given = items_in(asked)
         flow = flow_of(command, asked, given, token)
-        answers = await self._answer(request, token, filter_typeid, command, given, flow)
+        answers = await self._answer(request, token, name, command, given, flow)
         kind = COMMANDS[command]
         ages = kind.field == "ages"
         content = {
-            "filter_typeid": filter_typeid,
+            "filter": name,
             kind.field: answers if ages else [each == 1 for each in answers],
             **({kind.new: [age == 0 for age in answers]} if kind.new else {}),
             "total": len(answers),
@@ -155,25 +188,25 @@ class Service(Admission):
         }
         return Answer(content)
 
-    async def reclaim(self, request: Request, filter_typeid: str) -> Response:
+    async def reclaim(self, request: Request, name: str) -> Response:
         """Take in hand what dead holders had and what is due again; answer it."""
         request.scope[COMMAND] = "reclaim"
         token = self.whose(request)
-        asked = await read(request, ToReclaim, self.settings.limits)
-        async with self.allowed(token, filter_typeid, writes=True):
-            content = await self._run(filter_typeid, take(asked, token, _key(request, token)))
-        _note(request, filter_typeid, "reclaim", content["total"], content["total"])
-        return Answer({"filter_typeid": filter_typeid, **content})
+        asked = await read(request, ReclaimRequest, self.settings.limits)
+        async with self.allowed(token, name, writes=True):
+            content = await self._run(name, take(asked, token, _key(request, token)))
+        _note(request, name, "reclaim", content["total"], content["total"])
+        return Answer({"filter": name, **content})
 
-    async def beat(self, request: Request, filter_typeid: str) -> Response:
+    async def beat(self, request: Request, name: str) -> Response:
         """Keep what a holder has in its hands; answer how many items these are."""
         request.scope[COMMAND] = "beat"
         token = self.whose(request)
-        asked = await read(request, ToBeat, self.settings.limits)
-        async with self.allowed(token, filter_typeid, writes=True):
-            in_hand = await self._run(filter_typeid, beat(asked, token))
-        request.scope[COUNTS] = {"filter": filter_typeid, "items": in_hand}
-        return Answer({"filter_typeid": filter_typeid, "in_hand": in_hand})
+        asked = await read(request, BeatRequest, self.settings.limits)
+        async with self.allowed(token, name, writes=True):
+            in_hand = await self._run(name, beat(asked, token))
+        request.scope[COUNTS] = {"filter": name, "items": in_hand}
+        return Answer({"filter": name, "in_hand": in_hand})
 
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
         self,
@@ -205,38 +238,40 @@ class Service(Admission):
         """Answer the names of the filters that the token may use, and their problems."""
         request.scope[COMMAND] = "list"
         token = self.whose(request)
-        names = [name for name in await self.filters.names() if token.may_use(name)]
+        asked = query(request, PageQuery)
+        names, more = asked.page_of(filter(token.may_use, await self.filters.names()))
         problems = {name: problem for name in names if (problem := self.filters.problem_of(name))}
-        return Answer({"filters": names} | ({"problems": problems} if problems else {}))
+        return Answer({"filters": names, **({"problems": problems} if problems else {}), **more})
 
-    async def info(self, request: Request, filter_typeid: str) -> Response:
+    async def info(self, request: Request, name: str) -> Response:
         """Answer the state of a filter."""
         request.scope[COMMAND] = "info"
-        async with self.allowed(self.whose(request), filter_typeid, writes=False):
-            measured = await self.filters.measured(filter_typeid)
-        request.scope[COUNTS] = {"filter": filter_typeid}
+        async with self.allowed(self.whose(request), name, writes=False):
+            measured = await self.filters.measured(name)
+        request.scope[COUNTS] = {"filter": name}
         return Answer(
             {
-                "filter_typeid": filter_typeid,
+                "filter": name,
                 "now": measured.at + time.monotonic() - measured.taken,
                 "measured": measured.at,
-                "answered": {answer: self._answered().get((filter_typeid, answer), 0) for answer in ("new", "seen")},
+                "answered": {answer: self._answered().get((name, answer), 0) for answer in ("new", "seen")},
                 "info": measured.info.to_dict(),
-                **({"problem": problem} if (problem := self.filters.problem_of(filter_typeid)) else {}),
+                **({"problem": problem} if (problem := self.filters.problem_of(name)) else {}),
             }
         )
 
     async def overview(self, request: Request) -> Response:
         """Answer all filters of the token at a glance."""
         request.scope[COMMAND] = "overview"
-        return Answer(await self.looks.overview(self.whose(request)))
+        token = self.whose(request)
+        return Answer(await self.dashboard.overview(token, query(request, PageQuery)))
 
-    async def detail(self, request: Request, filter_typeid: str) -> Response:
+    async def detail(self, request: Request, name: str) -> Response:
         """Answer the state of a filter, its problems, and its plots."""
         request.scope[COMMAND] = "detail"
         token = self.whose(request)
-        async with self.allowed(token, filter_typeid, writes=False):
-            return Answer(await self.looks.detail(token, filter_typeid))
+        async with self.allowed(token, name, writes=False):
+            return Answer(await self.dashboard.detail(token, name))
 
     def _answered(self) -> dict[tuple[str, str], int]:
         taken, counts = self._counts
@@ -252,12 +287,7 @@ class Service(Admission):
         return Answer({"status": "ok"})
 
     async def readyz(self) -> Response:
-        """Say that Redis answers, and so do the filters of the settings.
-
-        Raises:
-            ServerUnavailable: Redis is away.
-            Refusal: a filter of the settings does not answer.
-        """
+        """Say that Redis answers, and so do the filters of the settings."""
         try:
             await self.filters.ping()
         except ServerUnavailable:
@@ -267,23 +297,15 @@ class Service(Admission):
         return Answer({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
-        """Answer the metrics of all workers and filters.
-
-        Raises:
-            Refusal: the token is not for all filters.
-        """
+        """Answer the metrics of all workers and filters to a token of all filters."""
         self._check_all(request, "metrics are")
         usage = UsageGauges(self.usage.told(), [each.name for each in self._tokens])
-        gauges = await look(self.filters)
+        gauges = await read_gauges(self.filters)
         metrics.note_load(self.filters.queued)
         return Response(metrics.exposed(gauges, usage), media_type=metrics.CONTENT_TYPE)
 
     async def access(self, request: Request) -> Response:
-        """Answer when each token was last used, and which addresses were refused.
-
-        Raises:
-            Refusal: the token is not for all filters.
-        """
+        """Answer when each token was last used, and which addresses were refused, to a token of all filters."""
         request.scope[COMMAND] = "access"
         self._check_all(request, "the use of tokens is")
         return Answer(self.usage.answer(self._tokens))
@@ -300,14 +322,125 @@ def _note(request: Request, name: str, command: str, count: int, new: int) -> No
 
 
 def _key(request: Request, token: Token) -> CallKey | None:
-    """Return the key of a request, None if it has none.
-
-    Raises:
-        Refusal: the key is not printable ASCII, or is too long.
-    """
+    """Return the key of a request; None if it has none."""
     if _KEY not in headers_of(request.scope):
         return None
     text = header(request.scope, KEY_HEADER)
     if not (text.isascii() and text.isprintable() and 0 < len(text) <= KEY_LENGTH):
         raise Refusal("bad_request", f"{KEY_HEADER}: 1 to {KEY_LENGTH} printable ASCII characters")
     return CallKey(text, token.name)
+
+
+def items_in(asked: OfItems) -> Sequence[Any]:
+    """Return the items of a body.
+
+    Raises:
+        Refusal: a position of ``base64`` is none of an item or comes twice, or its item is no base64.
+    """
+    places = asked.base64 if isinstance(asked, CommitRequest) else []
+    if not places:
+        return asked.items
+    if len(set(places)) < len(places):  # a long item of a million positions would keep the worker busy for hours
+        raise Refusal("bad_request", "base64: a position comes twice")
+    found = list(asked.items)
+    for place in places:
+        try:
+            found[place] = base64.b64decode(asked.items[place], validate=True)
+        except IndexError:
+            raise Refusal("bad_request", f"base64: there is no item {place}") from None
+        except (TypeError, ValueError, binascii.Error):
+            raise Refusal("bad_item", f"item {place} is no base64", more={"indices": [place]}) from None
+    return found
+
+
+def flow_of(
+    command: str, asked: OfItems, given: Sequence[Any], token: Token
+) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
+    """Return the flow of a command about the items ``given`` by a body.
+
+    Raises:
+        Refusal: the payloads are not as many as the items, or a release names no holder and the service has tokens.
+    """
+    if isinstance(asked, ClaimRequest):
+        return _claim(asked, given, token)
+    if isinstance(asked, ReleaseRequest):
+        if asked.holder is None and token is not EVERYTHING:
+            text = "a release without a holder gives back what others have in hand: name the holder"
+            raise Refusal("forbidden", text)
+        return lambda session, key: claims.release(
+            session, given, _holding(session, asked, token), delay=asked.delay, failed=asked.failed, call_key=key
+        )
+    if isinstance(asked, CommitRequest):
+        return lambda session, key: claims.commit(session, given, _holding(session, asked, token), call_key=key)
+    return lambda session, key: items.answer(session, command, given, asked.max_age, call_key=key)
+
+
+def take(asked: ReclaimRequest, token: Token, key: CallKey | None) -> Callable[[Session], Flow[dict[str, Any]]]:
+    """Return the flow that takes items in hand, and makes the answer."""
+
+    def flow(session: Session) -> Flow[dict[str, Any]]:
+        holding = _holding(session, asked, token)
+        holdings, found = Holdings(holding.lease / 1000, holding.holder, pauses=False), []
+        if asked.limit:
+            found = yield from reclaim.reclaim_round(session, holdings, reclaim.Round(asked.limit, key))
+        else:
+            yield from reclaim.outstanding(session, holdings)
+        return content_of(found, None if holdings.partial else holdings.outstanding())
+
+    return flow
+
+
+def beat(asked: BeatRequest, token: Token) -> Callable[[Session], Flow[int]]:
+    """Return the flow that beats in all shards; it returns how many items the holder has."""
+    return lambda session: reclaim.beat_all(session, _holding(session, asked, token))
+
+
+def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
+    """Return the answer to a request that takes items in hand."""
+    taken = [
+        {
+            **_shown("item", each.item),
+            **_shown("payload", each.payload),
+            "failures": each.failures,
+            "lapses": each.lapses,
+        }
+        for each in found
+    ]
+    others = None if outstanding is None else {"others": outstanding.others, "due": outstanding.due}
+    return {"claims": taken, "total": len(taken), "outstanding": others}
+
+
+def _claim(
+    asked: ClaimRequest, given: Sequence[Any], token: Token
+) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
+    payloads = asked.payloads
+    if payloads is None:
+        return lambda session, key: claims.claim(session, _holding(session, asked, token), given, call_key=key)
+    if len(payloads) != len(given):
+        raise Refusal("bad_request", f"payloads: {len(payloads):,} for {len(given):,} items")
+    pairs = list(zip(given, payloads, strict=True))
+    return lambda session, key: claims.claim(
+        session, _holding(session, asked, token), pairs, key=itemgetter(0), payload=itemgetter(1), call_key=key
+    )
+
+
+def _holding(
+    session: Session, asked: ClaimRequest | CommitRequest | ReclaimRequest | BeatRequest, token: Token
+) -> Holding:
+    """Return the holder of a request in the terms of the scripts; see ``tokens.bound``."""
+    if asked.holder is None:
+        return NO_HOLDER
+    return claims.holding_of(session, bound(token, asked.holder), asked.lease)
+
+
+def _shown(name: str, value: object) -> dict[str, Any]:
+    """Return a field with an item or payload: bytes as text, if they are UTF-8, because this text is the same item."""
+    text = value
+    if isinstance(value, bytes):
+        try:
+            text = value.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            text = value
+    if isinstance(text, bytes) or (isinstance(text, str) and _PAIR.search(text)):
+        return {f"{name}_base64": base64.b64encode(encode_item(value)).decode()}
+    return {name: text}

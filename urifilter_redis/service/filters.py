@@ -6,15 +6,18 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import (
+    ArchiveCorrupt,
     ArchiveError,
     ConfigMismatch,
     FilterNotFound,
@@ -29,17 +32,21 @@ from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
 from urifilter_redis.flows.restore import restoring
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
-from urifilter_redis.service.archive_watch import ArchiveWatch, is_away
+from urifilter_redis.storage.backends import named_backend
+from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
+from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
+
+    from redis.exceptions import RedisError
 
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.transport.connections import SharedConnector
+    from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["Filters", "Measured"]
+__all__ = ["ArchiveWatch", "Filters", "Measured", "connect", "is_away", "try_all"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -56,23 +63,19 @@ LONGEST_OPENING = 5.0
 PATIENCE = 20.0
 
 
+#: Seconds between two questions to an archive that is away.
+PAUSE = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The state of a filter, and the time when it was read.
-
-    Attributes:
-        info: the filter's state.
-        at: the time of Redis, in seconds since 1970.
-        taken: the same moment by this process's monotonic clock.
-        until: by that clock, the end of the time in which the state is shown without reading it again.
-        lately: by that clock, the end of the time in which a reading would take more than its share.
-    """
+    """The state of a filter; times but ``at`` are of this process's monotonic clock."""
 
     info: FilterInfo
-    at: float
-    taken: float
-    until: float
-    lately: float
+    at: float  # when it was read, in seconds since 1970, by Redis
+    taken: float  # the same moment
+    until: float  # until then the state is shown without reading it again
+    lately: float  # until then a reading would take more than its share of the time
 
 
 class Filters:
@@ -92,17 +95,7 @@ class Filters:
         large: Collection[str] = (),
         rotate: str | None = None,
     ) -> None:
-        """Hold no filter yet; nothing is sent.
-
-        Args:
-            connector: sends all commands.
-            backend: the archive; None: there is none.
-            wanted: the filters of the settings, by name.
-            prefix: the beginning of all keys.
-            timeouts: how long to wait for Redis; None: the library's defaults.
-            large: the names of the filters that may leave Redis too little free memory.
-            rotate: whether inserts turn filters; see ``UriFilter.create``.
-        """
+        """Hold no filter yet; nothing is sent. ``backend`` is the archive; for the rest see ``connect``."""
         self.wanted = wanted or {}
         self._unrestored: dict[str, Session] = {}  # opened without their archive
         self._connector, self._prefix = connector, prefix
@@ -114,14 +107,10 @@ class Filters:
         self._measured: dict[str, asyncio.Task[Measured]] = {}
 
     async def run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on a filter.
+        """Run a flow on a filter; raises as the flow, or FilterNotFound.
 
         If the filter is not the one that was opened, or not whole, and nothing was done, it is opened again and the
         flow runs once more.
-
-        Raises:
-            FilterNotFound: there is no such filter.
-            UriFilterError: the errors of the flow.
         """
         session = await self._session(name)
         try:
@@ -135,11 +124,7 @@ class Filters:
         return await drive(flow(await self._session(name)), self._connector)
 
     async def run_anew(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
-        """Run a flow on a session that has not opened its filter; afterwards the filter is opened anew.
-
-        Raises:
-            UriFilterError: the errors of the flow.
-        """
+        """Run a flow on a session that has not opened its filter, which is opened anew afterwards."""
         session = self._session_of(name, None if self._archive is None else self._archive.backend)
         try:
             return await drive(flow(session), self._connector)
@@ -175,9 +160,9 @@ class Filters:
         if name in self._unrestored:
             return "its archive is away, or does not have it: it is answered from Redis alone, and is not restored"
         opened = self._sessions.get(name)
-        if self._archive is None or not self._archive.away or opened is None or not opened.done():
+        if self._archive is None or not self._archive.away or opened is None or not _has_opened(opened):
             return ""
-        found = not opened.cancelled() and opened.exception() is None and _has_archive(opened.result())
+        found = _has_archive(opened.result())
         return "its archive is away: it is answered from Redis, and nothing is written back" if found else ""
 
     def meta_of(self, name: str) -> str:
@@ -185,10 +170,7 @@ class Filters:
         return FilterKeys(self._prefix, name).shard(0).meta
 
     async def names(self) -> list[str]:
-        """List the filters of Redis, of the archive and of the settings.
-
-        Of an archive that is away the names of its last answer count.
-        """
+        """List the filters of Redis, of the archive (while it is away: of its last answer) and of the settings."""
         return sorted(await self.in_redis() | await self.in_archive())
 
     async def in_redis(self) -> set[str]:
@@ -210,11 +192,7 @@ class Filters:
         return self._connector.waiting
 
     async def restoring(self, name: str) -> tuple[int, int] | None:
-        """Return how many shards of a filter are being restored, and how many it has; None: Redis has none of it.
-
-        Raises:
-            ServerUnavailable: Redis is away.
-        """
+        """Return how many shards of a filter are being restored, and how many it has; None: Redis has none of it."""
         return await drive(restoring(self._session_of(name, None)), self._connector)
 
     async def open_all(self) -> None:
@@ -235,11 +213,7 @@ class Filters:
                 log.warning("not served: %s", error)
 
     async def ping(self) -> None:
-        """Check that Redis answers, and so do the filters of the settings.
-
-        Raises:
-            UriFilterError: the error of the first that does not answer.
-        """
+        """Check that Redis and the filters of the settings answer; raises the error of the first that does not."""
         await drive(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
             await self.run(name, lambda session: answer(session, "contains", [""]))
@@ -361,3 +335,98 @@ def _has_opened(task: asyncio.Task[Session]) -> bool:
 def _has_archive(session: Session) -> bool:
     """Whether a filter has an archive outside Redis."""
     return session.config.archive not in {None, "redis"}
+
+
+def is_away(error: Exception) -> bool:
+    """Whether an archive failed or cannot be reached; a damaged archive is not away."""
+    return isinstance(error, ArchiveError) and not isinstance(error, ArchiveCorrupt)
+
+
+class ArchiveWatch:
+    """Asks an archive for the names of its filters, and notices when the archive is away and when it is back.
+
+    ``away`` says why the archive cannot be asked, and ``answered`` whether it has answered the last question.
+    """
+
+    def __init__(self, backend: Backend, connector: SharedConnector, again: Callable[[], Awaitable[bool]]) -> None:
+        """Watch an archive; ``again`` opens the filters that missed it, and returns whether it could open all."""
+        self.backend, self.away, self.answered = backend, "", False
+        self._connector, self._again = connector, again
+        self._known: list[str] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
+
+    async def names(self) -> list[str]:
+        """Return the filters that the archive has; while it is away, those of its last answer."""
+        if not self.away:
+            self._asking = self._asking or asyncio.create_task(self._ask())
+            await asyncio.shield(self._asking)  # a waiting request may be cancelled
+        return self._known
+
+    def miss(self, error: ArchiveError) -> None:
+        """Note that a filter missed the archive; ``again`` is called when the archive is back."""
+        if type(error) is ArchiveError:
+            self._note(str(error))
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self._wait())
+
+    async def close(self) -> None:
+        """Stop asking, and close the archive."""
+        for task in filter(None, (self._asking, self._waiting)):
+            task.cancel()
+        await drive(self.backend.close(), self._connector)
+
+    async def _ask(self) -> None:
+        try:
+            self._known = await drive(registered_names(self.backend), self._connector)
+        except ArchiveError as error:
+            self.miss(error)
+            self._note(str(error))
+        else:
+            if self.away:
+                log.warning("the archive is back")
+            self.away, self.answered = "", True
+        finally:
+            self._asking = None
+
+    def _note(self, away: str) -> None:
+        if not self.away:
+            log.warning("the archive cannot be asked, so filters are answered from Redis alone: %s", away)
+        self.away, self.answered = away, False
+
+    async def _wait(self) -> None:
+        done = False
+        while not done:
+            await asyncio.sleep(PAUSE)
+            await self._ask()
+            done = not self.away and await self._again()
+        self._waiting = None
+
+
+async def connect(settings: ServiceSettings, note: Callable[[RedisError], object] = lambda _: None) -> Filters:
+    """Return the filters of the settings, none opened yet; ``note`` is called with each error that Redis answers.
+
+    Raises:
+        ServerUnavailable: the embedded server does not start.
+    """
+    timeouts = Timeouts(total=settings.timeout)
+    address = await asyncio.to_thread(Address, settings.redis_url)
+    one = AsyncConnector(address, timeouts)
+    connector = SharedConnector(one, one.patience, note)
+    wanted = {name: each.settings() for name, each in settings.filters.items()}
+    large = {name for name, each in settings.filters.items() if each.large}
+    backend = named_backend(settings.archive or "", asynchronous=True)
+    return Filters(connector, backend, wanted, settings.prefix, timeouts, large, settings.rotate)
+
+
+def try_all(settings: ServiceSettings) -> None:
+    """Make, restore or open all filters once; raises the error of the first of the settings that does not open."""
+
+    async def open_all() -> None:
+        filters = await connect(settings)
+        try:
+            await filters.open_all()
+        finally:
+            await filters.close()
+
+    asyncio.run(open_all())

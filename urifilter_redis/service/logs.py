@@ -22,11 +22,7 @@ LONGEST_PAUSE = 60.0
 
 
 class Seldom:
-    """Decides whether a message is logged: a new one at once, a repeated one after pauses that grow.
-
-    Attributes:
-        has_passed: whether any message was logged.
-    """
+    """Decides whether a message is logged: a new one at once, a repeated one after pauses that grow."""
 
     def __init__(self) -> None:
         self.has_passed = False
@@ -45,11 +41,7 @@ class Seldom:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a line of JSON.
-
-    The fields are the time (UTC), level, logger, process and message. The fields that a record carries stand in place
-    of the message.
-    """
+    """Formats a record as a line of JSON; the fields that it carries stand in place of its message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -68,11 +60,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
-    """Return a configuration for ``logging.config.dictConfig``.
+    """Return a configuration for ``logging.config.dictConfig``: ``text`` or ``json``, on stderr or into a file.
 
-    Args:
-        kind: ``text`` or ``json``.
-        file: the log file, which is made anew with the next line if it was renamed or removed; None: stderr.
+    The file is made anew with the next line if it was renamed or removed.
     """
     stream: dict[str, Any] = {"class": "logging.StreamHandler", "formatter": kind}
     if file is not None:
@@ -91,12 +81,7 @@ def configuration(kind: str, file: Path | None = None) -> dict[str, Any]:
 
 
 def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a partial
-    """Make a log file anew that was renamed, as logrotate expects it.
-
-    Args:
-        file: the log file.
-        whole: whether stdout and stderr go to the file, too.
-    """
+    """Make a renamed log file anew, as logrotate expects it; ``whole``: stdout and stderr go there, too."""
     log.info("SIGHUP: the log goes on in %s", file)  # this line makes the file
     if whole:
         with file.open("a") as anew:

@@ -1,16 +1,23 @@
-"""Metrics for Prometheus: counts of the service's answers, over all its workers; ``gauges`` has the state of filters.
+"""Metrics for Prometheus: counts of the service's answers over all its workers, and gauges of filters.
 
 Each worker counts in files of its own in ``PROMETHEUS_MULTIPROC_DIR``. The parent sets this variable before any import
-of prometheus_client. The worker that is asked adds up the counts of all workers, dead ones too.
+of prometheus_client. The worker that is asked adds up the counts of all workers, dead ones too. During an outage the
+gauges show the last known values, which are kept beside the counts, so that every worker can show them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import functools
+import json
+import logging
 import os
-from typing import TYPE_CHECKING
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -21,11 +28,17 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from urifilter_redis._version import __version__
+from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.flows.problems import fullness
 from urifilter_redis.protocol.outcomes import text_of
 from urifilter_redis.service import FOLDER_VARIABLE
-from urifilter_redis.service.load import LOAD
+from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.protocol import LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,8 +46,11 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from redis.exceptions import RedisError
 
+    from urifilter_redis.service.filters import Filters, Measured
+
 __all__ = [
     "CONTENT_TYPE",
+    "Gauges",
     "answered",
     "count_items",
     "exposed",
@@ -45,6 +61,7 @@ __all__ = [
     "note_script_error",
     "observe",
     "observe_token",
+    "read_gauges",
 ]
 
 #: The content type of the text that ``exposed`` returns.
@@ -67,6 +84,105 @@ _token_requests = Counter(
     ["token", "filter", "status"],
 )
 _restarts = Counter("urifilter_worker_restarts", "Workers that died, and were replaced.")
+
+
+log = logging.getLogger("urifilter_redis.service")
+
+#: Seconds that listing the filters may take, and seconds that reading their gauges may take: Prometheus gives up after
+#: some seconds, and needs the metrics most during an outage.
+PATIENCE = 0.4
+
+#: The gauges of a filter, by their names.
+Values: TypeAlias = Mapping[str, float]
+
+_FILE = "gauges.json"
+_RESTORING = "urifilter_filter_restoring"
+_RESTORING_SHARDS = "urifilter_filter_restoring_shards"
+_SHARDS = "urifilter_filter_shards"
+
+#: Beside the gauges that are kept: when they were read, by the monotonic clock, which is the same for all workers.
+_TAKEN = "taken"
+
+#: Gauges of a filter: name, help, and the value, None for none.
+_GAUGES = (
+    ("urifilter_filter_items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
+    ("urifilter_filter_capacity_items", "Items that the filter is made for.", lambda m: m.info.capacity),
+    ("urifilter_filter_fill_ratio", "Share of the bits that are set.", lambda m: m.info.fill),
+    (
+        "urifilter_filter_error_rate_now",
+        "Probability that a new item is taken for seen.",
+        lambda m: m.info.error_rate_now,
+    ),
+    ("urifilter_filter_error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
+    (
+        "urifilter_filter_used_ratio",
+        "Share of the capacity that is used, of the filter or of its fullest slice; none for a growing filter.",
+        lambda m: fullness(m.info),
+    ),
+    (
+        "urifilter_filter_over_capacity",
+        "1: the filter holds more items than it is made for.",
+        lambda m: int(m.info.over_capacity),
+    ),
+    ("urifilter_filter_memory_bytes", "Memory of the filter's keys.", lambda m: m.info.memory),
+    ("urifilter_filter_epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
+    (_SHARDS, "Shards of the filter.", lambda m: m.info.shards),
+    (_RESTORING, "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
+    (
+        _RESTORING_SHARDS,
+        "Shards that are not restored yet.",
+        lambda m: 0 if m.info.phase != "restoring" else None,
+    ),
+    (
+        "urifilter_filter_has_archive",
+        "1: the filter has an archive outside Redis, to which checkpoints are written.",
+        lambda m: int(m.info.archive not in {None, "redis"}),
+    ),
+    (
+        "urifilter_filter_checkpoint_age_seconds",
+        "Seconds since the last checkpoint began.",
+        lambda m: _since(m, m.info.checkpointed),
+    ),
+    ("urifilter_filter_rotation_age_seconds", "Seconds since the last rotation.", lambda m: _since(m, _rotated(m))),
+    (
+        "urifilter_filter_rotation_due_seconds",
+        "Seconds until the next rotation; below 0: the rotation is late.",
+        lambda m: _until(m, m.info.next_rotation),
+    ),
+    (
+        "urifilter_filter_period_seconds",
+        "Seconds between two rotations.",
+        lambda m: m.info.period and seconds_of(m.info.period),
+    ),
+    (
+        "urifilter_filter_in_hand_items",
+        "Items that living holders have.",
+        lambda m: m.info.claims and m.info.claims.in_hand,
+    ),
+    (
+        "urifilter_filter_lapsed_items",
+        "Items whose holders are dead, or which were released and are due.",
+        lambda m: m.info.claims and m.info.claims.lapsed,
+    ),
+    (
+        "urifilter_filter_delayed_items",
+        "Items that were released, and are not due yet.",
+        lambda m: m.info.claims and m.info.claims.delayed,
+    ),
+    ("urifilter_filter_holders", "Living holders.", lambda m: m.info.claims and m.info.claims.holders),
+    (
+        "urifilter_filter_oldest_lapse_seconds",
+        "Seconds since the first of the lapsed items lapsed; 0: none has.",
+        lambda m: m.info.claims and (m.info.claims.oldest_lapse or 0.0),
+    ),
+    (
+        "urifilter_filter_lease_seconds",
+        "The longest lease that was used.",
+        lambda m: m.info.claims and m.info.claims.lease,
+    ),
+)
+
+_seldom = Seldom()
 
 
 def _live(name: str, text: str) -> Gauge:
@@ -180,3 +296,132 @@ def _is_begun(file: os.DirEntry[str]) -> bool:
         return file.name.endswith(".db") and file.stat().st_size > 0
     except FileNotFoundError:  # a gauge of a worker that has died
         return False
+
+
+async def read_gauges(filters: Filters) -> Gauges:
+    """Read the gauges of all filters and servers; this takes less than a second, even during an outage."""
+    known = _kept()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            names = await filters.in_redis()
+    except (UriFilterError, TimeoutError) as error:
+        text = str(error) or "Redis does not answer in time"
+        if _seldom.passes(text):
+            log.warning("the metrics of filters are the last known: %s", text)
+        return Gauges({name: (False, known.get(name, {})) for name in (*known, *filters.wanted)}, 0, filters.archive_up)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE / 2):
+            names |= await filters.in_archive()
+    found = await _measured(filters, sorted(names), known)
+    _keep({name: values for name, (_, values) in found.items()})
+    return Gauges(found, 1, filters.archive_up)
+
+
+async def _measured(
+    filters: Filters, names: Iterable[str], known: Mapping[str, Values]
+) -> dict[str, tuple[bool, Values]]:
+    """Return for each filter whether it is up, and its gauges: the last known if reading fails or takes too long."""
+    tasks = {name: asyncio.create_task(filters.measured(name)) for name in names}
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=PATIENCE)
+    found: dict[str, tuple[bool, Values]] = {}
+    unsure = []
+    for name, task in tasks.items():
+        up, values = True, known.get(name, {})
+        if not task.done():
+            task.cancel()  # the reading itself goes on, for the next question
+            unsure.append(name)
+        elif isinstance(error := task.exception(), UriFilterError):
+            up = False
+            unsure.append(name)
+            log.warning("the metrics of filter %s are the last known: %s", name, error)
+        else:
+            values = {**_values_of(task.result()), _TAKEN: task.result().taken}
+            if values[_RESTORING]:
+                unsure.append(name)
+        found[name] = up, values
+    for name, progress in (await _progress(filters, unsure)).items():
+        up, values = found[name]
+        found[name] = up, {**values, **progress}
+    return found
+
+
+async def _progress(filters: Filters, names: Iterable[str]) -> dict[str, Values]:
+    """Read how far the restores of filters have come; without an answer in time, or from Redis, there is nothing."""
+    tasks = {name: asyncio.create_task(filters.restoring(name)) for name in names}
+    found: dict[str, Values] = {}
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=PATIENCE / 2)
+    for name, task in tasks.items():
+        if not task.done():
+            task.cancel()
+        elif task.exception() is None and (shards := task.result()) and shards[0]:
+            found[name] = {_RESTORING: 1, _RESTORING_SHARDS: shards[0], _SHARDS: shards[1]}
+        elif not isinstance(task.exception(), UriFilterError | None):
+            task.result()
+    return found
+
+
+class Gauges(CollectorRegistry):
+    """The gauges of filters (for each whether it is up, and its values), of Redis and of the archive."""
+
+    def __init__(self, filters: Mapping[str, tuple[bool, Values]], redis: int, archive: int | None) -> None:
+        super().__init__()
+        self._filters, self._redis, self._archive = filters, redis, archive
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges."""
+        build = GaugeMetricFamily("urifilter_build_info", "1: these versions run.", labels=["version", "python"])
+        build.add_metric([__version__, platform.python_version()], 1)
+        yield build
+        yield GaugeMetricFamily("urifilter_redis_up", "1: Redis answers.", self._redis)
+        if self._archive is not None:
+            yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered the last question.", self._archive)
+        up = GaugeMetricFamily("urifilter_filter_up", "1: the filter answers.", labels=["filter"])
+        for name, (is_up, _) in self._filters.items():
+            up.add_metric([name], int(is_up))
+        yield up
+        for gauge, text, _ in _GAUGES:
+            family = GaugeMetricFamily(gauge, text, labels=["filter"])
+            for name, (_, values) in self._filters.items():
+                if gauge in values:
+                    family.add_metric([name], values[gauge])
+            yield family
+
+
+def _values_of(measured: Measured) -> dict[str, float]:
+    found = ((gauge, value_of(measured)) for gauge, _, value_of in _GAUGES)
+    return {gauge: value for gauge, value in found if value is not None}
+
+
+def _keep(values: Mapping[str, Values]) -> None:
+    """Keep the gauges of filters, for all workers; those that another worker has read later stay."""
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        part, kept = Path(folder) / f"{_FILE}.{os.getpid()}", _kept()
+        newest = {name: max(each, kept.get(name, {}), key=_taken) for name, each in values.items()}
+        with contextlib.suppress(OSError):  # a full disk must not cost this answer
+            part.write_text(json.dumps(newest))
+            part.replace(Path(folder) / _FILE)
+
+
+def _taken(values: Values) -> float:
+    return values.get(_TAKEN, 0.0)
+
+
+def _kept() -> dict[str, dict[str, float]]:
+    try:
+        return json.loads((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_text())  # type: ignore[no-any-return]
+    except (KeyError, FileNotFoundError):
+        return {}
+
+
+def _since(measured: Measured, time: float | None) -> float | None:
+    return None if time is None else max(0.0, measured.at - time)
+
+
+def _until(measured: Measured, time: float | None) -> float | None:
+    return None if time is None else time - measured.at
+
+
+def _rotated(measured: Measured) -> float | None:
+    return measured.info.live_slices[0].opened if measured.info.epoch else None

@@ -13,15 +13,16 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from urifilter_redis.http_api import write_json
-from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
-from urifilter_redis.service.load import LOAD
+from urifilter_redis.service.errors import ANSWER_HEADERS, Refusal
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-__all__ = ["HEAD_BYTES", "Protocol"]
+    from uvicorn.server import ServerState
+
+__all__ = ["HEAD_BYTES", "LOAD", "Load", "Protocol"]
 
 #: Bytes that the head of a request may have, and the trailers behind its body, too.
 HEAD_BYTES = 1 << 16
@@ -118,13 +119,9 @@ class _Joining:
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection.
+    """One connection."""
 
-    Attributes:
-        head_seconds: the time for the head of a request to arrive, from its first byte; on a new connection from the
-            start.
-    """
-
+    #: The time for the head of a request to arrive, from its first byte; on a new connection from the start.
     head_seconds = 10.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -266,3 +263,25 @@ class Protocol(HttpToolsProtocol):
         lines = [f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}", *map(": ".join, headers.items()), "", ""]
         self.transport.write("\r\n".join(lines).encode() + body)
         self.transport.close()
+
+
+class Load:
+    """Connections and requests of one worker; uvicorn counts all but those that wait for others of their token."""
+
+    def __init__(self) -> None:
+        self.server: ServerState | None = None  # None before the first connection
+        self.waiting = 0
+
+    @property
+    def connections(self) -> int:
+        """The open connections of clients."""
+        return 0 if self.server is None else len(self.server.connections)
+
+    @property
+    def in_flight(self) -> int:
+        """The requests that are not answered yet, those that wait included."""
+        return 0 if self.server is None else len(self.server.tasks)
+
+
+#: The load of this process.
+LOAD = Load()

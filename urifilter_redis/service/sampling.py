@@ -38,19 +38,12 @@ TOGETHER = 8
 
 @dataclass(slots=True)
 class Series:
-    """The samples of one filter, as this worker knows them.
+    """The samples of one filter, as this worker knows them."""
 
-    Attributes:
-        known: the samples, oldest first; of earlier filters of the name, too.
-        own: the samples that Redis has refused, by minute.
-        refused: why Redis has refused the last sample; empty if it has it.
-        read: by this process's monotonic clock, the time until which the samples count as read.
-    """
-
-    known: list[Sample] = field(default_factory=list)
-    own: dict[int, Sample] = field(default_factory=dict)
-    refused: str = ""
-    read: float = 0.0
+    known: list[Sample] = field(default_factory=list)  # oldest first; of earlier filters of the name, too
+    own: dict[int, Sample] = field(default_factory=dict)  # those that Redis has refused, by minute
+    refused: str = ""  # why Redis has refused the last sample; empty if it has it
+    read: float = 0.0  # by the monotonic clock, the time until which the samples count as read
 
     def of(self, uid: str) -> list[Sample]:
         """Return the samples of the filter with this uid, oldest first."""
@@ -87,18 +80,14 @@ class Sampler:
         seldom = Seldom()
         while True:
             try:
-                await self.look()
+                await self.take()
             except UriFilterError as error:
                 if seldom.passes(str(error)):
                     log.warning("no samples for the plots: %s", error)
             await asyncio.sleep(MINUTE - time.time() % MINUTE + random.uniform(0, MINUTE / 2))  # noqa: S311 - no secret
 
-    async def look(self) -> None:
-        """Take the samples of this minute that are missing.
-
-        Raises:
-            ServerUnavailable: Redis is away.
-        """
+    async def take(self) -> None:
+        """Take the samples of this minute that are missing."""
         names = sorted(await self._filters.in_redis())
         for gone in self._series.keys() - names:
             del self._series[gone]
@@ -109,11 +98,7 @@ class Sampler:
                     raise found  # a filter that is lost or restored has no sample, and other words for that
 
     async def series(self, name: str) -> Series:
-        """Return the samples of a filter; those of Redis are read again when they are old.
-
-        Raises:
-            UriFilterError: the filter does not answer.
-        """
+        """Return the samples of a filter; those of Redis are read again when they are old."""
         found = self._series.setdefault(name, Series())
         return found if time.monotonic() < found.read else await self._read(name)
 

@@ -83,15 +83,13 @@ class Limits(BaseModel):
 
     model_config = _STRICT
 
-    body: Annotated[Whole, Field(ge=1024, le=1 << 30, description="bytes of a request's body")] = 4 << 20
-    items: Annotated[Whole, Field(ge=1, le=100_000, description="items of a request")] = 10_000
-    item: Annotated[Whole, Field(ge=1, le=1 << 24, description="bytes of an item")] = 1 << 16
-    seconds: Annotated[Number, Field(gt=0, le=3600, description="seconds for a head, and for a body, to arrive")] = 10.0
-    requests: Annotated[Whole, Field(ge=1, le=100_000, description="requests at once, for each token and worker")] = 100
-    wait: Annotated[Number, Field(ge=0, le=3600, description="seconds that a request may wait for its turn")] = 5.0
-    wrong_tokens: Annotated[
-        Whole, Field(ge=1, le=1_000_000, description="wrong tokens of an address a minute, for each worker")
-    ] = 20
+    body: Annotated[Whole, Field(ge=1024, le=1 << 30)] = 4 << 20
+    items: Annotated[Whole, Field(ge=1, le=100_000)] = 10_000
+    item: Annotated[Whole, Field(ge=1, le=1 << 24)] = 1 << 16
+    seconds: Annotated[Number, Field(gt=0, le=3600)] = 10.0
+    requests: Annotated[Whole, Field(ge=1, le=100_000)] = 100
+    wait: Annotated[Number, Field(ge=0, le=3600)] = 5.0
+    wrong_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20
 
 
 class TokenSettings(BaseModel):
@@ -110,7 +108,7 @@ class TokenSettings(BaseModel):
 
     model_config = _STRICT
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name for logs")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     digest: str
     filters: tuple[str, ...] = ("*",)
     access: Literal["read", "write", "admin"] = "read"
@@ -174,7 +172,7 @@ class ServiceSettings(BaseSettings):
         rotate: ``auto`` (requests that insert turn filters when a period is over) or ``never`` (worker and cron do).
         host: the address to listen at; any but this machine alone wants tokens.
         port: the port to listen at; 0: any free one.
-        path: the path of the endpoint that inserts URIs and answers the new ones.
+        path: the path of the older interface, which inserts URIs and answers the new ones.
         workers: the number of processes.
         log_format: ``text`` or ``json``.
         log_requests: whether each request gets a line in the log.

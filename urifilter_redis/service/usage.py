@@ -44,12 +44,7 @@ T = TypeVar("T")
 
 
 class Refused(NamedTuple):
-    """The refusals of an address.
-
-    Attributes:
-        times: how many there were.
-        last: the time of the last one, in seconds since 1970.
-    """
+    """The number of refusals of an address, and the time of the last one."""
 
     times: int
     last: float
@@ -57,15 +52,10 @@ class Refused(NamedTuple):
 
 @dataclass
 class Used:
-    """The use of a service.
+    """The use of a service; times are in seconds since 1970."""
 
-    Attributes:
-        tokens: by name, the time at which each token was last used, in seconds since 1970.
-        refused: by address, its refusals.
-    """
-
-    tokens: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, Refused] = field(default_factory=dict)
+    tokens: dict[str, float] = field(default_factory=dict)  # by name, when each token was last used
+    refused: dict[str, Refused] = field(default_factory=dict)  # by address
 
     def with_more(self, more: Used) -> Used:
         """Return both together, without the oldest if that is too much."""
@@ -83,11 +73,7 @@ class Used:
 
 
 class Usage:
-    """The notes of one worker.
-
-    Args:
-        folder: the folder of all workers; None: there is one worker, and nothing is written.
-    """
+    """The notes of one worker; without the folder of all workers there is one, and nothing is written."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder, self._kept, self._own = folder, Used(), Used()
@@ -115,7 +101,7 @@ class Usage:
         return self._shared().with_more(self._own)
 
     def answer(self, tokens: Iterable[Token]) -> dict[str, Any]:
-        """Return what was noted, in the form of ``answers.Access``; ``tokens``: those that there are."""
+        """Return what was noted, in the form of ``responses.Access``; ``tokens``: those that there are."""
         used = self.told()
         latest = sorted(used.refused.items(), key=lambda each: -each[1].last)
         return {
@@ -167,12 +153,7 @@ class Usage:
 
 
 class UsageGauges(CollectorRegistry):
-    """The gauges of tokens and of refused addresses.
-
-    Args:
-        used: the use of the service.
-        names: the names of the tokens that there are.
-    """
+    """The gauges of refused addresses, and of the tokens of these names."""
 
     def __init__(self, used: Used, names: Iterable[str]) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ BY_SDK = 0.5
 
 def by_key(part: Part, client: httpx.Client, call: str, name: str, numbers: list[int]) -> None:
     """Insert by a request under the key ``call``, as often as it takes."""
-    began, body = time.monotonic(), {"URI_list": [uri(each) for each in numbers]}
+    began, body = time.monotonic(), {"items": [uri(each) for each in numbers]}
     answers: list[Any] = [None] * len(numbers)
     while time.monotonic() < began + PATIENCE:
         try:

@@ -22,6 +22,17 @@ export const token = {
 /** Ask below /v1/: GET, or POST with a question. */
 export const ask = (path, question) => asked(`v1/${path}`, question);
 
+/** Ask for the state of all filters, which comes in several answers if they are many. */
+export async function askForAll() {
+  let told = await ask("overview");
+  const { filters } = told;
+  while (told.next) {
+    told = await ask(`overview?after=${told.next}`);
+    filters.push(...told.filters);
+  }
+  return { ...told, filters };
+}
+
 /** Ask for something that may take long: a repeat waits for what is under way, and changes nothing else. */
 export async function askUntilDone(path, question) {
   for (;;) {

@@ -15,7 +15,7 @@ let shown = { span: "hour", told: null };
 /** Show what the service tells of a filter. */
 export function showFilter(told) {
   shown.told = told;
-  const { filter_typeid: name, row, info, now } = told;
+  const { filter: name, row, info, now } = told;
   write(part("kind"), kindOf(info));
   writeProblems(part("filter-problems"), row.problems.map((each) => ({ ...each, title: words(each.code) })));
   showBar(part("bar"), info, row);

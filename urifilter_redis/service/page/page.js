@@ -2,7 +2,7 @@
 
 import { showAccess } from "./access.js";
 import { ACTED, showActions, takeNotice } from "./actions.js";
-import { ask, measure, token } from "./api.js";
+import { ask, askForAll, measure, token } from "./api.js";
 import { part, write } from "./dom.js";
 import { bytes, plural, span } from "./figures.js";
 import { showFilter } from "./filter.js";
@@ -33,11 +33,11 @@ function named() {
   }
 }
 
-/** Return the path to ask for what the address names, and the function that shows the answer. */
+/** Return the functions that ask for what the address names, and that show the answer. */
 function wanted() {
-  if (location.hash === TOKENS) return ["access", showTokens];
+  if (location.hash === TOKENS) return [() => ask("access"), showTokens];
   const name = named();
-  return name === null ? ["overview", showAll] : [`filters/${encodeURIComponent(name)}/detail`, showOne];
+  return name === null ? [askForAll, showAll] : [() => ask(`filters/${encodeURIComponent(name)}/detail`), showOne];
 }
 
 async function poll() {
@@ -45,9 +45,9 @@ async function poll() {
   page.asking = true;
   page.again = false;
   const asked = place();
-  const [path, showAnswer] = wanted();
+  const [askForIt, showAnswer] = wanted();
   try {
-    const told = await ask(path);
+    const told = await askForIt();
     if (asked === place()) show(showAnswer, told);
   } catch (error) {
     if (asked === place()) fail(error);

@@ -5,7 +5,7 @@ import { token } from "./api.js";
 const REDIS = "redis://HOST:6379/0";
 const URI = "https://example.com/";
 
-export function pastes({ filter_typeid: name, meta }) {
+export function pastes({ filter: name, meta }) {
   const url = new URL(".", location.href).href.replace(/\/$/, "");
   const prefix = meta.slice(0, meta.indexOf(":{"));
   const isUsual = prefix === "urifilter";
@@ -23,7 +23,7 @@ export function pastes({ filter_typeid: name, meta }) {
         `${isUsual ? "" : `, prefix="${prefix}"`}) as seen:\n    seen.insert("${URI}")  # True: new`,
     ],
     ["Command line", `urifilter info ${name} --redis ${REDIS}${isUsual ? "" : ` --prefix ${prefix}`}`],
-    ["curl", `curl -s${bearer} ${url}/v1/filters/${name}/contains -d '{"URI_list": ["${URI}"]}'`],
+    ["curl", `curl -s${bearer} ${url}/v1/filters/${name}/contains -d '{"items": ["${URI}"]}'`],
     ["redis-cli", `redis-cli -u ${REDIS} HGETALL '${meta}'`],
   ];
 }

@@ -44,7 +44,7 @@ part("try").addEventListener("submit", async (event) => {
   const { name } = shown;
   const uris = part("uris").value.split("\n").map((line) => line.trim()).filter(Boolean);
   try {
-    const { ages, was_there: wereThere } = await ask(`filters/${encodeURIComponent(name)}/${command}`, { URI_list: uris });
+    const { ages, was_there: wereThere } = await ask(`filters/${encodeURIComponent(name)}/${command}`, { items: uris });
     if (name === shown.name) showAnswers(uris, ages ?? wereThere, `${outcome} ${name}`);
   } catch (error) {
     clear();

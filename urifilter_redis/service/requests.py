@@ -1,45 +1,56 @@
-"""The bodies of requests, read within their limits and checked; and the JSON of answers."""
+"""What a request says: its headers, its client, its query, and its body, read within limits and checked."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
-from urifilter_redis.http_api import read_json, write_json
+from urifilter_redis.http_api import MOST_LISTED, read_json
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
-from urifilter_redis.service.failures import Refusal, refusal_of
-from urifilter_redis.service.heads import header
+from urifilter_redis.service.errors import Refusal, refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from urifilter_redis.service.settings import Limits
 
 __all__ = [
+    "FORWARDED_FOR",
     "NAME",
     "NAME_PATTERN",
-    "Answer",
-    "Items",
-    "ItemsOf",
-    "ToBeat",
-    "ToClaim",
-    "ToCommit",
-    "ToReclaim",
-    "ToRelease",
+    "BeatRequest",
+    "ClaimRequest",
+    "CommitRequest",
+    "ItemsRequest",
+    "Network",
+    "OlderItems",
+    "PageQuery",
+    "ReclaimRequest",
+    "ReleaseRequest",
+    "Strict",
     "check_items",
+    "client_of",
+    "group_of",
+    "header",
+    "headers_of",
+    "is_in",
     "parse",
+    "peer_of",
+    "query",
     "read",
     "receive",
     "tokens_in",
@@ -66,10 +77,9 @@ _FIELD = b'"access_token"'
 _BLANK = rb"[ \t\r\n]{0,%d}" % BLANKS
 _TOKEN = re.compile(_FIELD + _BLANK + b":" + _BLANK + rb'("(?:[^"\\]|\\.){1,%d}")' % TOKEN_BYTES)
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _CLOSE = {"Connection": "close"}
 
-Uris = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
+Anything = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
 
 
 def whole(value: object) -> object:
@@ -79,27 +89,27 @@ def whole(value: object) -> object:
 
 _AGE = "ring: look only at so many of the newest slices"
 Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(whole)] | None
-
-
 Place = Annotated[int, Field(ge=0), BeforeValidator(whole)]
 
 
-class Items(BaseModel):
+class Strict(BaseModel):
+    """A body or query whose fields have exactly the types that are documented."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ItemsRequest(Strict):
     """Items for a command."""
 
-    model_config = _STRICT
-
-    URI_list: Uris
+    items: Anything
     max_age: Age = None
 
 
-class ItemsOf(BaseModel):
-    """A filter and items; the new items are wanted."""
-
-    model_config = _STRICT
+class OlderItems(Strict):
+    """A filter and items, in the older interface."""
 
     filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
-    URI_list: Uris
+    URI_list: Anything
     access_token: Annotated[str | None, Field(description="or send it as Authorization: Bearer")] = None
 
 
@@ -112,39 +122,33 @@ _PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without 
 _BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them; each once"
 
 
-class ToClaim(BaseModel):
+class ClaimRequest(Strict):
     """Items to be taken in hand."""
 
-    model_config = _STRICT
-
-    URI_list: Uris
+    items: Anything
     payloads: Annotated[list[Any] | None, Field(description=_PAYLOADS)] = None
     holder: Holder
     lease: Lease = None
 
 
-class ToCommit(BaseModel):
+class CommitRequest(Strict):
     """Items to be made final."""
 
-    model_config = _STRICT
-
-    URI_list: Uris
+    items: Anything
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
     holder: Holder | None = None
     lease: Lease = None
 
 
-class ToRelease(ToCommit):
+class ReleaseRequest(CommitRequest):
     """Items to be given back."""
 
     delay: Annotated[float, Field(ge=0, le=MOST_DELAY, description="seconds until they are offered again")] = 0.0
     failed: Annotated[bool, Field(description="count a failure of each item")] = False
 
 
-class ToReclaim(BaseModel):
-    """The wish for items of dead holders, and for those that are due again."""
-
-    model_config = _STRICT
+class ReclaimRequest(Strict):
+    """A holder that wants items of dead holders, and items that are due again."""
 
     holder: Holder
     lease: Lease = None
@@ -153,29 +157,30 @@ class ToReclaim(BaseModel):
     ] = RECLAIMED_A_CALL
 
 
-class ToBeat(BaseModel):
-    """A sign of life."""
+class PageQuery(Strict):
+    """The part of a list that is wanted."""
 
-    model_config = _STRICT
+    limit: Annotated[int, Field(ge=1, le=MOST_LISTED, description="the most filters to list")] = MOST_LISTED
+    after: Annotated[
+        str | None, Field(pattern=NAME_PATTERN, description="list the filters behind this name: `next` of a list")
+    ] = None
+
+    def page_of(self, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+        """Return the sorted names that are wanted, and the field ``next`` if there are more."""
+        found = sorted(name for name in names if self.after is None or name > self.after)
+        page = found[: self.limit]
+        return page, {"next": page[-1]} if len(found) > len(page) else {}
+
+
+class BeatRequest(Strict):
+    """A holder that is alive."""
 
     holder: Holder
     lease: Lease = None
 
 
-class Answer(JSONResponse):
-    """JSON in ASCII, which carries any text that an item may have."""
-
-    def render(self, content: Any) -> bytes:
-        """Return the bytes of the answer."""
-        return write_json(content)
-
-
 async def read(request: Request, kind: type[M], limits: Limits) -> M:
-    """Wait for the body of a request, and read it; its sender has shown a token already.
-
-    Raises:
-        Refusal: the errors of ``receive`` and ``parse``.
-    """
+    """Receive and parse the body of a request whose sender has shown a token; raises what these raise."""
     return parse(await receive(request, limits), kind)
 
 
@@ -221,6 +226,15 @@ def _places(data: bytes) -> Iterator[int]:
         yield at
 
 
+def query(request: Request, kind: type[M]) -> M:
+    """Read the query of a request, as ``read`` does its body.
+
+    Raises:
+        Refusal: it is not of this kind.
+    """
+    return _checked(dict(request.query_params), kind, kind.model_validate_strings)
+
+
 def parse(data: bytes, kind: type[M]) -> M:
     """Read a body as JSON of a kind.
 
@@ -243,11 +257,15 @@ def _parsed(data: bytes, kind: type[M]) -> M:
         content = read_json(data)
     except ValueError as error:
         raise Refusal("bad_json", f"the body is not JSON: {error}") from None
+    return _checked(content, kind, kind.model_validate)
+
+
+def _checked(content: Any, kind: type[M], read_as: Callable[[Any], M]) -> M:
     if isinstance(content, dict) and not content.keys() <= kind.model_fields.keys():
         wrong = next(name for name in content if name not in kind.model_fields)
         raise Refusal("bad_request", f"there is no field {wrong[:40]!r}; there are {', '.join(kind.model_fields)}")
     try:
-        return kind.model_validate(content)
+        return read_as(content)
     except ValidationError as error:
         wrong = ((".".join(map(str, each["loc"])) or "body", each["msg"]) for each in error.errors())
         lines = (f"{where}: {message.removeprefix('Value error, ')}" for where, message in wrong)
@@ -292,3 +310,88 @@ def check_items(items: Sequence[Any], limits: Limits) -> None:
     long = [index for index, size in enumerate(sizes) if size > limits.item]
     if long:
         raise Refusal("item_too_long", f"an item has at most {limits.item:,} bytes", more={"indices": long})
+
+
+#: The key of a request's scope under which its headers are kept.
+_HEADERS = "urifilter.headers"
+
+
+def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """Return the headers of a request by their names in lower case; of several with one name the first counts."""
+    found: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
+    if found is None:
+        found = scope[_HEADERS] = dict(reversed(scope["headers"]))
+    return found
+
+
+def header(scope: Scope, name: str, default: str = "") -> str:
+    """Return the text of a header; ``default`` if the request does not have it."""
+    found = headers_of(scope).get(name.lower().encode())
+    return default if found is None else found.decode("latin-1")
+
+
+#: The header in which each proxy adds the address that it was asked from.
+FORWARDED_FOR = "X-Forwarded-For"
+
+#: The newest entries of that header that are read; a chain of proxies is shorter.
+MOST_HOPS = 20
+
+#: One customer has at least so many leading bits of an IPv6 address, and so 2 ** 64 addresses.
+CUSTOMER_BITS = 64
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address at the other end of the connection; empty if it is not over IP."""
+    return (scope.get("client") or ("",))[0]
+
+
+def client_of(scope: Scope, proxies: Collection[Network]) -> str:
+    """Return the address of a request's client, behind any of the networks of proxies that are trusted.
+
+    The entries of X-Forwarded-For count from the last one on for as long as trusted proxies have added them: all
+    before that may be made up.
+    """
+    client = peer_of(scope)
+    if not proxies or not is_in(client, proxies):
+        return client
+    hops = ",".join(Headers(scope=scope).getlist(FORWARDED_FOR)).rsplit(",", MOST_HOPS)[-MOST_HOPS:]
+    for hop in reversed(hops):
+        found = _read(_without_port(hop.strip()))
+        if found is None:
+            break
+        client = str(found)
+        if not is_in(client, proxies):
+            break
+    return client
+
+
+def is_in(address: str, networks: Collection[Network]) -> bool:
+    """Whether an address belongs to one of some networks; what is no address belongs to none."""
+    found = _read(address)
+    return found is not None and any(found in network for network in networks)
+
+
+def group_of(address: str) -> str:
+    """Return the addresses that are counted as one: an IPv4 address, or the IPv6 network of one customer."""
+    found = _read(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, CUSTOMER_BITS), strict=False))
+    return "unknown" if found is None else str(found)
+
+
+def _read(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address; an IPv4 address that came over an IPv6 socket is an IPv4 address; None: the text is none."""
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])  # without the network card's name
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _without_port(text: str) -> str:
+    """Take off the port that some proxies add: ``192.0.2.1:80``, ``[2001:db8::1]:80``."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,36 +1,46 @@
-"""All filters at a glance, for the page: read at once, and once for all who look at it."""
+"""The page's data: all filters at a glance, one filter with its plots, Redis, and the service."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from urifilter_redis._version import __version__
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.errors import UriFilterError
+from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.capacity import full_in
+from urifilter_redis.flows.doctor import gather, findings_of
+from urifilter_redis.flows.probe import name_of
 from urifilter_redis.flows.problems import fullness, problems_of, room
 from urifilter_redis.flows.samples import DAY, HOUR
-from urifilter_redis.service.failures import refusal_of
-from urifilter_redis.service.sampling import now_in
+from urifilter_redis.service import BEGAN_VARIABLE
+from urifilter_redis.service.errors import refusal_of
+from urifilter_redis.service.sampling import Sampler, now_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.flows.samples import Sample
     from urifilter_redis.service.filters import Filters, Measured
-    from urifilter_redis.service.sampling import Sampler, Series
+    from urifilter_redis.service.requests import PageQuery
+    from urifilter_redis.service.sampling import Series
+    from urifilter_redis.service.tokens import Token
 
-__all__ = ["SPANS", "Glance", "Overview", "plotted"]
+__all__ = ["SPANS", "Dashboard", "Glance", "Overview", "plotted"]
 
-#: Looking at all filters may take this share of the time, unless a look would then be older than so many seconds.
+#: Reading all filters may take this share of the time, unless a result would then be older than so many seconds.
 SHARE = 0.006
 LONGEST_AGE = 5.0
 
-#: Seconds for which a look is used again in any case.
+#: Seconds for which a result is used again in any case.
 LEAST_AGE = 1.0
 
 #: Seconds that an answer waits for figures that are slow to read; without them it says that they are being read.
@@ -41,6 +51,9 @@ LATELY = 120.0
 
 #: Seconds for which a rotation may be under way before that is a problem.
 ROTATES = 600.0
+
+#: Seconds for which the examination of Redis is used again.
+REDIS_AGE = 60.0
 
 #: The times that are plotted, in seconds.
 SPANS = {"hour": HOUR, "day": DAY}
@@ -54,48 +67,33 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """All filters at one time.
+    """All filters at one time."""
 
-    Attributes:
-        now: the time of Redis, seconds since 1970.
-        latency: the seconds that Redis took for a command.
-        rows: by filter, its figures and problems.
-        until: by this process's monotonic clock, the time until which this is used again.
-    """
-
-    now: float
-    latency: float
-    rows: Mapping[str, Mapping[str, Any]]
-    until: float
+    now: float  # of Redis, seconds since 1970
+    latency: float  # seconds that Redis took for a command
+    rows: Mapping[str, Mapping[str, Any]]  # by filter, its figures and problems
+    until: float  # by this process's monotonic clock, the time until which this is used again
 
 
 class Overview:
-    """Looks at all filters, for concurrent tasks of one event loop."""
+    """Dashboard at all filters, for concurrent tasks of one event loop."""
 
     def __init__(self, filters: Filters, sampler: Sampler) -> None:
-        """Look at nothing yet; nothing is sent."""
+        """Read nothing yet."""
         self._filters, self._sampler = filters, sampler
         self._looking: asyncio.Task[Glance] | None = None
         self._reading: dict[str, asyncio.Task[dict[str, Any]]] = {}
         self._known: Mapping[str, Mapping[str, Any]] = {}
 
     async def look(self) -> Glance:
-        """Look at all filters, or return what was seen a moment ago.
-
-        Raises:
-            UriFilterError: Redis is away, or refuses.
-        """
+        """Return all filters as they are, or were a moment ago; raises UriFilterError if Redis is away."""
         task = self._looking
         if task is None or (task.done() and _is_over(task)):
             task = self._looking = asyncio.create_task(self._look())
         return await asyncio.shield(task)
 
     async def of(self, name: str) -> tuple[Measured, Mapping[str, Any], Series]:
-        """Return the state of a filter, its row of the overview, and its samples.
-
-        Raises:
-            UriFilterError: the filter does not answer.
-        """
+        """Return the state of a filter, its row of the overview, and its samples; raises UriFilterError."""
         measured = await self._filters.measured(name)
         row, series = await self._figures(name, measured)
         return measured, {"name": name, **row}, series
@@ -166,12 +164,9 @@ class Overview:
 
 
 def plotted(series: Sequence[Sample], seconds: float, now: float) -> dict[str, list[Any]]:
-    """Return samples in columns; ``speed`` is that since the sample before, None for the first of a series.
+    """Return the samples of the last ``seconds`` in columns; beyond an hour there is one for each ten minutes.
 
-    Args:
-        series: the samples of a filter, oldest first.
-        seconds: the time before ``now`` that is plotted; beyond an hour there is a sample for each ten minutes.
-        now: seconds since 1970.
+    ``speed`` is the speed since the sample before, None for the first of a series.
     """
     some = [each for each in series if each.at >= now - seconds]
     if seconds > HOUR:
@@ -194,3 +189,96 @@ def _speed(first: Sample, last: Sample) -> float | None:
 
 def _is_over(task: asyncio.Task[Glance]) -> bool:
     return task.cancelled() or task.exception() is not None or task.result().until < time.monotonic()
+
+
+class Dashboard:
+    """What the page shows of filters, of Redis, and of the service itself."""
+
+    def __init__(self, filters: Filters, workers: int) -> None:
+        """Read nothing yet; ``workers`` is the number of the service's workers."""
+        self._filters = filters
+        self._sampler = Sampler(filters)
+        self._overview = Overview(filters, self._sampler)
+        self._workers = workers
+        self._began = float(os.environ.get(BEGAN_VARIABLE) or time.time())
+        self._redis: tuple[dict[str, Any], float] = ({}, 0.0)
+        self._one = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def sampling(self) -> AsyncIterator[None]:
+        """Take the samples for the plots meanwhile."""
+        task = asyncio.create_task(self._sampler.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def overview(self, token: Token, page: PageQuery) -> dict[str, Any]:
+        """Return the overview of the filters of a token; of Redis and the service only to a token of all filters."""
+        glance = await self._overview.look()
+        names, more = page.page_of(filter(token.may_use, glance.rows))
+        return {
+            "now": glance.now,
+            "access": token.access,
+            "latency": glance.latency,
+            "filters": [glance.rows[name] for name in names],
+            **more,
+            "redis": await self._examined() if token.may_use_all else None,
+            "service": self._service() if token.may_use_all else None,
+        }
+
+    async def detail(self, token: Token, name: str) -> dict[str, Any]:
+        """Return a filter with its plots; raises UriFilterError if it does not answer."""
+        measured, row, series = await self._overview.of(name)
+        now = measured.at + time.monotonic() - measured.taken
+        known = series.of(measured.info.uid)
+        return {
+            "filter": name,
+            "now": now,
+            "measured": measured.at,
+            "access": token.access,
+            "row": row,
+            "info": measured.info.to_dict(),
+            "plots": {span: plotted(known, seconds, now) for span, seconds in SPANS.items()},
+            "plots_refused": series.refused,
+            "meta": self._filters.meta_of(name),
+        }
+
+    def _service(self) -> dict[str, Any]:
+        """Return the state of the service: version, workers, and the seconds since it started."""
+        return {"version": __version__, "workers": self._workers, "uptime": time.time() - self._began}
+
+    async def _examined(self) -> dict[str, Any]:
+        """Return the masters' versions, memory and uptime, and the doctor's findings, once for all who look at them."""
+        async with self._one:
+            found, until = self._redis
+            if time.monotonic() > until:
+                found = await self._filters.of_server(_examine)
+                self._redis = found, time.monotonic() + REDIS_AGE
+            return found
+
+
+def _examine(session: Session) -> Flow[dict[str, Any]]:
+    try:
+        facts = yield from gather(session)
+    except ServerUnavailable as error:
+        if "NOPERM" not in str(error):
+            raise
+        text = "this user may not run INFO, so nothing is known of Redis"
+        return {"masters": [], "findings": [{"level": "note", "subject": "rights", "text": text}]}
+    return {
+        "masters": [_master(node, each.info) for node, each in facts.items()],
+        "findings": [asdict(each) for each in findings_of(session, facts)],
+    }
+
+
+def _master(node: str, info: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": node,
+        "version": name_of(info),
+        "memory": int(info.get("used_memory", 0)),
+        "limit": int(info.get("maxmemory", 0)) or None,
+        "uptime": int(info.get("uptime_in_seconds", 0)),
+        "clients": int(info.get("connected_clients", 0)),
+        "persistence": "append-only" if info.get("aof_enabled") == "1" else "snapshots or none",
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from urifilter_redis.service.guesses import ADDRESSES, LONGEST_HOLD, MOST_HELD, Guesses
+from urifilter_redis.service.throttle import ADDRESSES, LONGEST_HOLD, MOST_HELD, WrongTokens
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock():
 @pytest.fixture
 def guesses(clock):
     """Twenty a minute: one in three seconds."""
-    return Guesses(20, lambda: clock[0])
+    return WrongTokens(20, lambda: clock[0])
 
 
 def test_some_are_free(guesses, clock):
@@ -77,7 +77,7 @@ def test_the_table_is_bounded(guesses):
 
 def test_what_is_held_back_is_bounded(clock):
     """However many addresses there are: the others are told to come again, until some have been answered."""
-    guesses = Guesses(1, lambda: clock[0])
+    guesses = WrongTokens(1, lambda: clock[0])
     for number in range(MOST_HELD + 1):
         assert guesses.book(f"{number}", 1) == 0.0
     clock[0] += 57

@@ -1,4 +1,4 @@
-"""The gate that every request passes: it refuses strangers, measures the time, and notes the outcome."""
+"""The middleware of every request: it guards a service without tokens, measures the time, and notes the outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
-from urifilter_redis.service.addresses import FORWARDED_FOR, client_of, group_of, is_in, peer_of
-from urifilter_redis.service.bodies import Answer
-from urifilter_redis.service.failures import ANSWER_HEADERS, Refusal
-from urifilter_redis.service.heads import headers_of
+from urifilter_redis.service.errors import ANSWER_HEADERS, Refusal
+from urifilter_redis.service.requests import FORWARDED_FOR, client_of, group_of, headers_of, is_in, peer_of
+from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import is_loopback
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["CODE", "COMMAND", "COUNTS", "ROUTE", "TOKEN", "Gate", "line_of"]
+__all__ = ["CODE", "COMMAND", "COUNTS", "ROUTE", "TOKEN", "Middleware", "line_of"]
 
 #: A request's own name that is taken; it has no place for a URI.
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._:=+@-]{1,128}")
@@ -57,7 +56,7 @@ _REFUSED = {
     "unauthorized",
 }
 
-log_gate = logging.getLogger("urifilter_redis.service")
+log_refusals = logging.getLogger("urifilter_redis.service")
 log = logging.getLogger("urifilter_redis.service.requests")
 
 #: Keys of a request's scope. Endpoints put their notes for the log and the metrics there: the error code, the command,
@@ -68,24 +67,22 @@ CODE, COMMAND, TOKEN, COUNTS = "urifilter.code", "urifilter.command", "urifilter
 ROUTE = "urifilter.route"
 
 
-class Gate:
+class Middleware:
     """ASGI middleware.
 
     A service without tokens is for this machine only. But a browser on this machine asks for any site that is open in
     it, and a proxy on this machine asks for other machines. So such a service accepts a request only if it names this
     machine as its host, comes from no other site's page, and comes through no proxy but those of ``trusted_proxies``.
 
-    Args:
-        app: the application behind the gate.
-        settings: returns the service's settings, which may change.
-        refuse: called with the address of a request that is refused.
+    ``settings`` returns the service's settings, which may change, and ``refuse`` is called with the address of each
+    request that is refused.
     """
 
     def __init__(
         self, app: ASGIApp, *, settings: Callable[[], ServiceSettings], refuse: Callable[[str], object]
     ) -> None:
         self._app, self._settings, self._refuse = app, settings, refuse
-        self._alone = not settings().tokens  # this does not change; see ``reloading``
+        self._alone = not settings().tokens  # this does not change; see ``server.merged``
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,25 +90,25 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, passage = time.perf_counter(), _Passage(scope, receive, send)
+        began, exchange = time.perf_counter(), _Exchange(scope, receive, send)
         try:
             refusal = self._refusal(scope) if self._alone else None
             if refusal is None:
-                await self._app(scope, passage.receive, passage.send)
+                await self._app(scope, exchange.receive, exchange.send)
             else:
                 scope[CODE] = refusal.code
-                await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, passage.send)
+                await Answer(refusal.content, refusal.status, refusal.headers)(scope, receive, exchange.send)
         finally:
             seconds = time.perf_counter() - began
-            if passage.status == INTERNAL_ERROR:
+            if exchange.status == INTERNAL_ERROR:
                 scope[CODE] = "internal_error"
             code = scope.get(CODE, "")
-            metrics.observe(scope.get(COMMAND, "other"), passage.status, code, seconds)
-            metrics.observe_token(scope.get(TOKEN, ""), scope.get(COUNTS, {}).get("filter", ""), passage.status)
+            metrics.observe(scope.get(COMMAND, "other"), exchange.status, code, seconds)
+            metrics.observe_token(scope.get(TOKEN, ""), scope.get(COUNTS, {}).get("filter", ""), exchange.status)
             if code in _REFUSED:
                 self._refuse(group_of(client_of(scope, self._settings().trusted_proxies)))
             if self._settings().log_requests:
-                _log(scope, passage, client_of(scope, self._settings().trusted_proxies), seconds)
+                _log(scope, exchange, client_of(scope, self._settings().trusted_proxies), seconds)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         return _foreign(headers_of(scope)) or self._passed_on(scope)
@@ -125,18 +122,12 @@ class Gate:
         text = "this service has no tokens, and the request came through a proxy: add tokens, or trusted_proxies"
         if not self._has_warned:
             self._has_warned = True
-            log_gate.error("%s (%s from %s): refused", text, _PASSED_ON[min(passed)], client)
+            log_refusals.error("%s (%s from %s): refused", text, _PASSED_ON[min(passed)], client)
         return Refusal("behind_proxy", text)
 
 
-class _Passage:
-    """One request, and its answer, which gets its headers here.
-
-    Attributes:
-        receive: reads a part of the body.
-        request_id: the name of the request: its own, or one that is made for it.
-        status: the HTTP status of the answer; 500 until there is one.
-    """
+class _Exchange:
+    """One request, and its answer, which gets its headers here; its status is 500 until there is one."""
 
     __slots__ = ("_is_unread", "_receive", "_send", "receive", "request_id", "status")
 
@@ -192,15 +183,15 @@ def _parts(url: str) -> SplitResult:
         return urlsplit("")
 
 
-def _log(scope: Scope, passage: _Passage, client: str, seconds: float) -> None:
+def _log(scope: Scope, exchange: _Exchange, client: str, seconds: float) -> None:
     """Write a line about a request; no text of its path and body is in it, for that may be a URI or a token."""
     fields = {
         "client": client,
-        "request_id": passage.request_id.decode(),
+        "request_id": exchange.request_id.decode(),
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
         "route": scope.get(ROUTE) or getattr(scope.get("route"), "path", ""),
-        "status": passage.status,
+        "status": exchange.status,
         "error_code": scope.get(CODE, ""),
         "ms": round(1000 * seconds, 2),
         **scope.get(COUNTS, {}),

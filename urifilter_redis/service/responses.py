@@ -1,19 +1,23 @@
-"""The models of the service's answers, for their description in OpenAPI."""
+"""The bodies of responses: their JSON, and their models for the description in OpenAPI."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse
 
-from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic reads annotations
-from urifilter_redis.http_api import ERROR_CODES
+from urifilter_redis.flows.claims_info import ClaimsInfo  # noqa: TC001 - pydantic reads annotations
+from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic reads annotations  # noqa: TC001 - likewise
+from urifilter_redis.http_api import ERROR_CODES, write_json
 
 __all__ = [
+    "Answer",
     "Answered",
     "Checkpointed",
     "Claimed",
     "Committed",
+    "Detail",
     "Dropped",
     "Error",
     "Filters",
@@ -21,11 +25,18 @@ __all__ = [
     "InHand",
     "Info",
     "Inserted",
+    "Master",
     "OfOne",
     "Others",
+    "Overview",
+    "Plot",
+    "Problem",
     "Reclaimed",
+    "RedisState",
     "Released",
     "Rotated",
+    "Row",
+    "ServiceState",
     "Status",
     "Taken",
     "Unique",
@@ -36,6 +47,14 @@ __all__ = [
 _Filter = Annotated[str, Field(description="the filter's name")]
 _Total = Annotated[int, Field(description="items of the request")]
 _Seen = Annotated[int, Field(description="items that were seen before")]
+
+
+class Answer(JSONResponse):
+    """JSON in ASCII, which carries any text that an item may have."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes of the answer."""
+        return write_json(content)
 
 
 class Error(BaseModel):
@@ -62,7 +81,7 @@ class Unique(BaseModel):
 class Inserted(BaseModel):
     """The age of each item before it was inserted, and whether it is new."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
     new: list[bool] = Field(description="true: new")
     total: _Total
@@ -72,7 +91,7 @@ class Inserted(BaseModel):
 class Found(BaseModel):
     """The age of each item; nothing was inserted."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
     total: _Total
     seen: _Seen
@@ -81,7 +100,7 @@ class Found(BaseModel):
 class WasThere(BaseModel):
     """Whether each item was there."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     was_there: list[bool] = Field(description="for each item whether it was there")
     total: _Total
     seen: int = Field(description="items that were there")
@@ -90,7 +109,7 @@ class WasThere(BaseModel):
 class Claimed(BaseModel):
     """The age of each item before it was claimed, and whether it is in the holder's hands now."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in hand")
     claimed: list[bool] = Field(description="true: in the holder's hands now")
     total: _Total
@@ -100,7 +119,7 @@ class Claimed(BaseModel):
 class Committed(BaseModel):
     """The age of each item before it was committed, and whether this request made it final."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     ages: list[int] = Field(description="0: final now; n: seen before, in the n-th newest slice")
     committed: list[bool] = Field(description="true: this request made it final")
     total: _Total
@@ -110,7 +129,7 @@ class Committed(BaseModel):
 class Released(BaseModel):
     """Whether each item was in the holder's hands, and is given back."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     was_there: list[bool] = Field(description="for each item whether it was in the holder's hands")
     total: _Total
     seen: int = Field(description="items that were given back")
@@ -137,7 +156,7 @@ class Others(BaseModel):
 class Reclaimed(BaseModel):
     """The items that were taken in hand."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     claims: list[Taken] = Field(description="the items")
     total: int = Field(description="the number of these items")
     outstanding: Others | None = Field(
@@ -148,21 +167,21 @@ class Reclaimed(BaseModel):
 class InHand(BaseModel):
     """The number of items that the holder has."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     in_hand: int = Field(description="items in the holder's hands")
 
 
 class OfOne(BaseModel):
     """A filter that is there."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     uid: str = Field(description="the filter's uid: 16 hex digits")
 
 
 class Rotated(BaseModel):
     """A rotation."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     epoch: int = Field(description="the number of the filter's rotations so far; of a dry run, after the rotation")
     rotated: bool = Field(
         description="false: a dry run, or the filter was past the expected epoch: an earlier attempt, or others, did it"
@@ -174,7 +193,7 @@ class Rotated(BaseModel):
 class Checkpointed(BaseModel):
     """A checkpoint."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     number: int = Field(description="the number of the checkpoint")
     begun: float = Field(description="time of Redis when it began, in seconds since 1970")
     shards: int = Field(description="shards that were written; the others had not changed")
@@ -184,14 +203,14 @@ class Checkpointed(BaseModel):
 class United(BaseModel):
     """A union."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     added: int = Field(description="about so many items were added")
 
 
 class Dropped(BaseModel):
     """A drop."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     dropped: bool = Field(description="false: there was no filter of this uid, perhaps because of an earlier attempt")
 
 
@@ -202,6 +221,7 @@ class Filters(BaseModel):
     problems: dict[str, str] = Field(
         default={}, description="by name, the problems of filters that are answered all the same"
     )
+    next: str | None = Field(default=None, description="the name to give as `after` for more; without it this is all")
 
 
 class Answered(BaseModel):
@@ -214,7 +234,7 @@ class Answered(BaseModel):
 class Info(BaseModel):
     """The state of a filter."""
 
-    filter_typeid: _Filter
+    filter: _Filter
     now: float = Field(description="time of Redis, in seconds since 1970")
     measured: float = Field(description="when `info` was read, likewise")
     answered: Answered = Field(description="the items that this service has answered")
@@ -251,3 +271,129 @@ class Status(BaseModel):
     """The state of the process."""
 
     status: str = Field(description="`ok` or `ready`")
+
+
+_Now = Annotated[float, Field(description="time of Redis, in seconds since 1970")]
+_Access = Annotated[str, Field(description="what the token may do: `read`, `write` or `admin`")]
+_Level = Annotated[str, Field(description="`ok`, `note` (it depends on your needs) or `danger` (a promise is broken)")]
+
+
+class Problem(BaseModel):
+    """A problem of a filter."""
+
+    code: str = Field(description="the word for the problem, for programs")
+    level: _Level
+    text: str = Field(description="the facts and the advice, for people")
+
+
+class Row(BaseModel):
+    """A filter at a glance. A filter that does not answer has a name and problems alone."""
+
+    name: str = Field(description="the filter's name")
+    problems: list[Problem] = Field(description="its problems, the worst first")
+    retention: str | None = Field(default=None, description="`forever`, `growing`, `ring` or `rolling`")
+    layout: str | None = Field(default=None, description="`blocked`, `classic` or `counting`")
+    slices: int | None = Field(default=None, description="ring and rolling: the number of slices of the window")
+    period: str | None = Field(default=None, description="ring and rolling: the time between rotations")
+    shards: int | None = Field(default=None, description="the number of shards")
+    write: str | None = Field(default=None, description="ring: `newest` or `all`")
+    expire_after: str | None = Field(default=None, description="`first-seen` or `last-seen`")
+    archive: str | None = Field(default=None, description="the archive; `redis`: beside the filter; null: none")
+    phase: str | None = Field(default=None, description="`idle`, `creating`, `rotating` or `restoring`")
+    error_rate: float | None = Field(default=None, description="the error rate that was asked for")
+    error_rate_now: float | None = Field(default=None, description="the probability that a new item is taken for seen")
+    fill: float | None = Field(default=None, description="the share of the bits that are set")
+    memory: int | None = Field(default=None, description="bytes in Redis")
+    checkpointed: float | None = Field(default=None, description="when the last checkpoint began; null: there is none")
+    next_rotation: float | None = Field(default=None, description="when the next rotation is due")
+    epoch: int | None = Field(default=None, description="rotations so far")
+    items: int | None = Field(default=None, description="items that were new and have not expired")
+    capacity: int | None = Field(default=None, description="items that fit; growing: into all slices so far")
+    full: float | None = Field(default=None, description="the used share of the capacity; growing: null")
+    full_in: float | None = Field(
+        default=None, description="seconds until it is full at the speed of the last hour; null: unknown, or never"
+    )
+    speed: float | None = Field(default=None, description="new items a second, over the last two minutes")
+    speed_in_hour: float | None = Field(default=None, description="new items a second, over the last hour")
+    live_slices: int | None = Field(default=None, description="the number of live slices")
+    claims: ClaimsInfo | None = Field(default=None, description="what is in hand; null: nobody has claimed")
+
+
+class Master(BaseModel):
+    """A server: the only one, or a master of a Redis Cluster."""
+
+    name: str = Field(description="its address in a Redis Cluster, otherwise empty")
+    version: str = Field(description="its kind and version")
+    memory: int = Field(description="bytes in use")
+    limit: int | None = Field(description="bytes that it may use; null: no limit")
+    uptime: int = Field(description="seconds since it started")
+    clients: int = Field(description="connections")
+    persistence: str = Field(description="`append-only`, or `snapshots or none`")
+
+
+class Finding(BaseModel):
+    """A result of `urifilter doctor`."""
+
+    level: _Level
+    subject: str = Field(description="the examined thing")
+    text: str = Field(description="the facts and the advice")
+
+
+class RedisState(BaseModel):
+    """The state of Redis, at most a minute old."""
+
+    masters: list[Master] = Field(description="the servers; none if this user may not run INFO")
+    findings: list[Finding] = Field(description="the results of the doctor")
+
+
+class ServiceState(BaseModel):
+    """The state of the service."""
+
+    version: str = Field(description="the release")
+    workers: int = Field(description="the number of workers")
+    uptime: float = Field(description="seconds since it started")
+
+
+class Overview(BaseModel):
+    """All filters of the token at a glance, at most some seconds old."""
+
+    now: _Now
+    access: _Access
+    latency: float = Field(description="seconds that Redis took for a command")
+    filters: list[Row] = Field(description="the filters, by name")
+    next: str | None = Field(default=None, description="the name to give as `after` for more; without it this is all")
+    redis: RedisState | None = Field(description="null: the token is not for all filters")
+    service: ServiceState | None = Field(description="likewise")
+
+
+class Plot(BaseModel):
+    """Samples in columns, oldest first."""
+
+    at: list[float] = Field(description="times of Redis, in seconds since 1970")
+    items: list[int] = Field(description="items that were new and had not expired")
+    speed: list[float | None] = Field(description="new items a second since the sample before; null: unknown")
+    fill: list[float] = Field(description="the share of the bits that were set")
+    error_rate: list[float] = Field(description="the probability that a new item was taken for seen")
+
+
+class Plots(BaseModel):
+    """The plots."""
+
+    hour: Plot = Field(description="a sample a minute")
+    day: Plot = Field(description="a sample each ten minutes")
+
+
+class Detail(BaseModel):
+    """A filter, with its plots."""
+
+    filter: str = Field(description="the filter's name")
+    now: _Now
+    measured: float = Field(description="when `info` was read, likewise")
+    access: _Access
+    row: Row = Field(description="the filter at a glance")
+    info: FilterInfo = Field(description="the filter's settings and state")
+    plots: Plots = Field(description="its past")
+    plots_refused: str = Field(
+        description="why Redis does not keep the plots, so that this worker alone has them; empty if it keeps them"
+    )
+    meta: str = Field(description="the key of the filter's settings in Redis")

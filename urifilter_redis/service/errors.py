@@ -5,21 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.errors import (
-    AnswerLost,
-    ArchiveError,
-    BadItem,
-    ConfigMismatch,
-    FilterFull,
-    FilterNotFound,
-    OverCapacity,
-    Restoring,
-    ServerFull,
-    ServerUnavailable,
-    SliceLost,
-    TooLarge,
-    UriFilterError,
-)
+from urifilter_redis import errors
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS
 
@@ -33,20 +19,20 @@ __all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
 RETRY_AFTER = 1
 
 #: The first class that an error belongs to decides its code.
-_CODES: tuple[tuple[type[UriFilterError], str], ...] = (
-    (AnswerLost, "answer_lost"),
-    (ServerFull, "server_full"),
-    (TooLarge, "server_full"),
-    (ServerUnavailable, "server_unavailable"),
-    (Restoring, "restoring"),
-    (FilterNotFound, "filter_not_found"),
-    (ConfigMismatch, "config_mismatch"),
-    (SliceLost, "slice_lost"),
-    (FilterFull, "filter_full"),
-    (OverCapacity, "over_capacity"),
-    (BadItem, "bad_item"),
-    (ArchiveError, "archive_unavailable"),
-    (UriFilterError, "refused"),
+_CODES: tuple[tuple[type[errors.UriFilterError], str], ...] = (
+    (errors.AnswerLost, "answer_lost"),
+    (errors.ServerFull, "server_full"),
+    (errors.TooLarge, "server_full"),
+    (errors.ServerUnavailable, "server_unavailable"),
+    (errors.Restoring, "restoring"),
+    (errors.FilterNotFound, "filter_not_found"),
+    (errors.ConfigMismatch, "config_mismatch"),
+    (errors.SliceLost, "slice_lost"),
+    (errors.FilterFull, "filter_full"),
+    (errors.OverCapacity, "over_capacity"),
+    (errors.BadItem, "bad_item"),
+    (errors.ArchiveError, "archive_unavailable"),
+    (errors.UriFilterError, "refused"),
 )
 
 #: The texts for errors of servers, whose addresses and words are for the log alone.
@@ -110,28 +96,26 @@ class Refusal(Exception):
         return {"error_code": self.code, "error": str(self), **self.more}
 
 
-def refusal_of(error: UriFilterError, field: str | None = None) -> Refusal:
+def refusal_of(error: errors.UriFilterError, field: str | None = None) -> Refusal:
     """Turn an error of the library into the service's answer.
 
-    Args:
-        error: the error.
-        field: the answer's field for the answers that arrived, with None for each item without one; None for a request
-            that changes nothing.
+    ``field`` of the answer gets the answers that arrived, with None for each item without one; it is None for a request
+    that changes nothing.
     """
     code = next(code for kind, code in _CODES if isinstance(error, kind))
-    more: dict[str, Any] = {"indices": error.indices} if isinstance(error, BadItem) else {}
+    more: dict[str, Any] = {"indices": error.indices} if isinstance(error, errors.BadItem) else {}
     if field and error.answers is not None and any(answer is not None for answer in error.answers):
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
         if code != "refused":  # no repeat gets the rest of a key that has served other items
             code = "answer_lost"  # a part was done, so a repeat must have the same key
-    away = isinstance(error, ServerUnavailable | ArchiveError)
-    told = _LOST if isinstance(error, SliceLost) else _WORDS.sub("", str(error))
+    away = isinstance(error, errors.ServerUnavailable | errors.ArchiveError)
+    told = _LOST if isinstance(error, errors.SliceLost) else _WORDS.sub("", str(error))
     text = told
-    if code in _TEXTS and not isinstance(error, TooLarge):
+    if code in _TEXTS and not isinstance(error, errors.TooLarge):
         text = _TEXTS[code].format(done="nothing was changed" if field else "the request was not finished")
-        why = "Redis's memory is full" if code == "answer_lost" and isinstance(error, ServerFull) else ""
+        why = "Redis's memory is full" if code == "answer_lost" and isinstance(error, errors.ServerFull) else ""
         why = why if away else told
         text += f" ({why})" if why else ""
     refusal = Refusal(code, text, more=more)

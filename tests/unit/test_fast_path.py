@@ -10,13 +10,13 @@ import pytest
 from urifilter_redis.http_api import COMMANDS, DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.service import tokens
 from urifilter_redis.service.app import make_api, make_app
-from urifilter_redis.service.direct import Direct
 from urifilter_redis.service.endpoints import Service
+from urifilter_redis.service.fast_path import FastPath
 from urifilter_redis.service.settings import Limits, ServiceSettings, TokenSettings
 
 TOKEN, READER = tokens.new(), tokens.new()
 BEARER, READS = {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": f"Bearer {READER}"}
-INSERT, BODY = f"{FILTERS_PATH}/news/insert", b'{"URI_list": ["https://example.com/"]}'
+INSERT, BODY = f"{FILTERS_PATH}/news/insert", b'{"items": ["https://example.com/"]}'
 UNIQUE = b'{"filter_typeid": "news", "URI_list": [], "access_token": "no"}'
 
 HOT = [DEFAULT_PATH, *(f"{FILTERS_PATH}/news/{command}" for command in COMMANDS)]
@@ -70,13 +70,13 @@ def direct(service):
         (INSERT, READS, BODY, 403),
         (INSERT, BEARER, b"{", 400),
         (INSERT, BEARER, b"[]", 422),
-        (INSERT, BEARER, b'{"URI_list": [], "more": 1}', 422),
-        (INSERT, BEARER, b'{"URI_list": [1e999]}', 422),
+        (INSERT, BEARER, b'{"items": [], "more": 1}', 422),
+        (INSERT, BEARER, b'{"items": [1e999]}', 422),
         (INSERT, BEARER, b" " * 1025, 413),
         (INSERT, BEARER | {"Content-Encoding": "gzip"}, BODY, 415),
         (INSERT, BEARER | {"Idempotency-Key": "\t"}, BODY, 422),
         (INSERT, BEARER, BODY, 500),
-        (f"{FILTERS_PATH}/news/claim", BEARER, b'{"URI_list": [], "holder": "x"}', 422),
+        (f"{FILTERS_PATH}/news/claim", BEARER, b'{"items": [], "holder": "x"}', 422),
     ],
 )
 def test_both_ways_answer_alike(service, path, headers, content, status):
@@ -112,7 +112,7 @@ def led(service, method, path):
     async def told(request, error):
         raise error
 
-    ask(Direct(service, others, told), method, path)
+    ask(FastPath(service, others, told), method, path)
     return bool(left)
 
 

@@ -1,6 +1,6 @@
-"""The short way to the endpoints that are asked all the time: past FastAPI's routes, dependencies and middleware.
+"""The short way to the endpoints about items: past FastAPI's routes, dependencies and middleware.
 
-FastAPI has the same endpoints as routes, describes them, and answers everything that is not asked for in just this way.
+FastAPI has the same endpoints as routes, describes them, and answers everything that does not take this way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import COMMANDS, FILTERS_PATH
-from urifilter_redis.service.bodies import NAME
-from urifilter_redis.service.failures import Refusal
-from urifilter_redis.service.gate import ROUTE
+from urifilter_redis.service.errors import Refusal
+from urifilter_redis.service.middleware import ROUTE
+from urifilter_redis.service.requests import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,22 +26,16 @@ if TYPE_CHECKING:
 
     Tells: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 
-__all__ = ["Direct"]
+__all__ = ["FastPath"]
 
 _COMMAND = re.compile(rf"{re.escape(FILTERS_PATH)}/({NAME})/({'|'.join(COMMANDS)})")
 
 
-class Direct:
-    """ASGI application that leads POSTs of items to their endpoints, and everything else to another application."""
+class FastPath:
+    """ASGI application that passes POSTs of items to their endpoints, and all other requests to another application."""
 
     def __init__(self, service: Service, others: ASGIApp, told: Tells) -> None:
-        """Lead requests.
-
-        Args:
-            service: has the endpoints.
-            others: answers everything else.
-            told: makes the answer of an exception.
-        """
+        """Pass requests about items to the service, and all others to ``others``; ``told`` answers an exception."""
         self._service, self._others, self._told = service, others, told
         self._path = service.settings.path
 
@@ -55,7 +49,7 @@ class Direct:
             scope[ROUTE] = self._path
             answering = self._service.unique(request)
         elif found := _COMMAND.fullmatch(scope["path"]):
-            scope[ROUTE] = f"{FILTERS_PATH}/{{filter_typeid}}/{found[2]}"
+            scope[ROUTE] = f"{FILTERS_PATH}/{{filter}}/{found[2]}"
             answering = self._service.command(request, found[1], found[2])
         else:
             await self._others(scope, receive, send)

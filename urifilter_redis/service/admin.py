@@ -1,0 +1,233 @@
+"""Actions on whole filters: their bodies, flows, endpoint and audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from urifilter_redis import errors
+from urifilter_redis.flows import dropping, lifecycle, rotation
+from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.flows.union import union
+from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
+from urifilter_redis.service.requests import NAME_PATTERN, Strict, client_of, query, read, whole
+from urifilter_redis.service.responses import Answer
+from urifilter_redis.service.settings import FilterSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from urifilter_redis.engine.session import Session
+    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.service.endpoints import Service
+    from urifilter_redis.service.filters import Filters
+
+    Does: TypeAlias = Callable[[Filters, str, Any], Awaitable[dict[str, Any]]]
+
+__all__ = ["ACTIONS", "Admin", "DropRequest"]
+
+_EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"
+_UID = "the uid of the filter, as `info` tells it: no other of the same name is dropped"
+
+
+audit = logging.getLogger("urifilter_redis.service.audit")
+
+
+class RotateRequest(Strict):
+    """How to close the newest slice of a filter, and begin the next."""
+
+    expected_epoch: Annotated[int | None, Field(ge=0, description=_EPOCH), BeforeValidator(whole)] = None
+    dry_run: Annotated[bool, Field(description="only tell the epoch that would be reached")] = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.expected_epoch is None and not self.dry_run:
+            raise ValueError("expected_epoch: name the epoch to rotate from, so that a repeat does not rotate again")
+        return self
+
+
+class CheckpointRequest(Strict):
+    """What to write of a filter to its archive."""
+
+    full: Annotated[bool, Field(description="write all shards, also unchanged ones")] = False
+
+
+class RestoreRequest(Strict):
+    """No fields: what Redis lacks of a filter is brought back from its archive."""
+
+
+class UnionRequest(Strict):
+    """The filters whose items are inserted."""
+
+    sources: Annotated[
+        list[Annotated[str, Field(pattern=NAME_PATTERN)]],
+        Field(min_length=1, max_length=100, description="the names of the other filters"),
+    ]
+    over_capacity: Annotated[bool, Field(description="merge them even if the result is over capacity")] = False
+
+
+class DropRequest(Strict):
+    """The filter that is removed."""
+
+    confirm: Annotated[str, Field(description="the filter's name once more")]
+    uid: Annotated[str, Field(pattern="^[0-9a-f]{16}$", description=_UID)]
+    keep_archive: Annotated[bool, Field(description="keep the archive, from which it can be restored")] = False
+
+
+async def _create(filters: Filters, name: str, asked: FilterSettings) -> dict[str, Any]:
+    made = await filters.run_anew(name, lambda session: lifecycle.create(session, asked.settings(), large=asked.large))
+    return {"uid": made.uid}
+
+
+async def _rotate(filters: Filters, name: str, asked: RotateRequest) -> dict[str, Any]:
+    def flow(session: Session) -> Flow[dict[str, Any]]:
+        try:
+            done = yield from rotation.rotate(session, asked.expected_epoch, dry_run=asked.dry_run)
+        except errors.RotationConflict:
+            done = rotation.Rotation((yield from rotation.epoch(session)))
+            if asked.expected_epoch is None or done.epoch <= asked.expected_epoch:
+                raise
+        rotated = done.shards > 0
+        return {"epoch": done.epoch, "rotated": rotated, "shards": done.shards, "problems": list(done.problems)}
+
+    return await filters.run(name, flow)
+
+
+async def _checkpoint(filters: Filters, name: str, asked: CheckpointRequest) -> dict[str, Any]:
+    _check_archive(filters)
+    done = await filters.run(name, lambda session: checkpoint(session, full=asked.full))
+    return {"number": done.number, "begun": done.begun, "shards": done.shards, "size": done.size}
+
+
+async def _restore(filters: Filters, name: str, _: RestoreRequest) -> dict[str, Any]:
+    _check_archive(filters)
+    return {"uid": (await filters.run_anew(name, lifecycle.open_)).uid}
+
+
+async def _unite(filters: Filters, name: str, asked: UnionRequest) -> dict[str, Any]:
+    def flow(session: Session) -> Flow[int]:
+        return union(session, asked.sources, over_capacity=asked.over_capacity)
+
+    return {"added": await filters.run(name, flow)}
+
+
+async def _drop(filters: Filters, name: str, asked: DropRequest) -> dict[str, Any]:
+    if asked.confirm != name:
+        raise Refusal("bad_request", "confirm: give the name of the filter once more")
+    if name in filters.wanted:
+        raise Refusal("refused", "the service's settings have this filter, and would make it anew: remove it there")
+    try:
+        dropped = await filters.run_anew(
+            name, lambda session: dropping.drop(session, keep_archive=asked.keep_archive, uid=asked.uid)
+        )
+    except errors.ConfigMismatch:  # it is gone, and another one has its name
+        dropped = False
+    return {"dropped": dropped}
+
+
+def _check_archive(filters: Filters) -> None:
+    if filters.archive_up is None:
+        raise Refusal("refused", "the service has no archive: name one in its settings")
+
+
+#: The body of each action, and the function that does it and returns the fields of its answer.
+ACTIONS: dict[str, tuple[type[BaseModel], Does]] = {
+    "create": (FilterSettings, _create),
+    "rotate": (RotateRequest, _rotate),
+    "checkpoint": (CheckpointRequest, _checkpoint),
+    "restore": (RestoreRequest, _restore),
+    "union": (UnionRequest, _unite),
+    "drop": (DropRequest, _drop),
+}
+
+
+class Admin:
+    """Does actions; each request gets its line in the audit log, whatever becomes of it.
+
+    A client that waits too long for an answer repeats its request. Then it waits for the action that is under way.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._under_way: dict[tuple[str, str, str], asyncio.Task[dict[str, Any]]] = {}
+
+    async def act(self, request: Request, name: str, action: str) -> Response:
+        """Do an action; answer its fields.
+
+        Raises:
+            Refusal: the token may not do this, the body has other fields, or the action failed.
+        """
+        request.scope[COMMAND], result = action, "internal_error"
+        request.scope[COUNTS] = {"filter": name}
+        try:
+            content = await self._done(request, name, action)
+            result = "ok"
+        except Refusal as refusal:
+            result = refusal.code
+            raise
+        finally:
+            fields = {
+                "token": request.scope.get(TOKEN, ""),
+                "client": client_of(request.scope, self._service.settings.trusted_proxies),
+                "filter": name,
+                "action": action,
+                "result": result,
+            }
+            audit.info(line_of(fields), extra={"fields": fields})
+        return Answer({"filter": name, **content})
+
+    async def _done(self, request: Request, name: str, action: str) -> dict[str, Any]:
+        service = self._service
+        token = service.whose(request)
+        kind, _ = ACTIONS[action]
+        by_query = request.method == "DELETE"
+        asked = query(request, kind) if by_query else await read(request, kind, service.settings.limits)
+        for source in asked.sources if isinstance(asked, UnionRequest) else ():
+            if not token.may_use(source):
+                raise Refusal("forbidden", f"this token is not for filter {source!r}")
+        async with service.allowed(token, name, writes=True, acts=True):
+            try:
+                return await self._joined(name, action, asked)
+            except errors.UriFilterError as error:
+                raise _refusal_of(error) from None
+            except ValueError as error:
+                raise Refusal("bad_request", str(error)) from None
+
+    async def _joined(self, name: str, action: str, asked: BaseModel) -> dict[str, Any]:
+        """Do an action, or wait for the same one that is under way."""
+        key = name, action, asked.model_dump_json()
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(_does(self._service, name, action, asked))
+            task.add_done_callback(lambda _: self._under_way.pop(key))
+        return await asyncio.shield(task)
+
+
+async def _does(service: Service, name: str, action: str, asked: BaseModel) -> dict[str, Any]:
+    try:
+        _, act = ACTIONS[action]
+        return await act(service.filters, name, asked)
+    finally:
+        service.filters.measure_anew(name)
+
+
+def _refusal_of(error: errors.UriFilterError) -> Refusal:
+    """Return the refusal of an error; asking again mends neither a filter that is too large nor one without archive."""
+    if isinstance(error, errors.TooLarge):
+        return Refusal("refused", str(error))
+    refusal = refusal_of(error)
+    if isinstance(error, errors.ArchiveMissing):
+        told = Refusal("refused", "the filter has no archive, or the service's archive does not have it")
+    elif isinstance(error, errors.AnswerLost):
+        told = Refusal(refusal.code, "Redis is away, or refuses: repeat the request")
+    else:
+        return refusal
+    told.detail = refusal.detail
+    return told
