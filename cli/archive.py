@@ -1,4 +1,4 @@
-"""``archive list|show|verify|export|import|prune``."""
+"""``archive list|show|verify|export|import|prune``: work on archives, which needs no Redis."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from urifilter_redis.archive.maintenance import Document, Entry, entries, verify
 from urifilter_redis.archive.maintenance import prune as prune_leftovers
 from urifilter_redis.archive.maintenance import show as show_filter
 from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.storage.backends import named_backend
 
-from .common import Shared, columns, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, columns, counted, filter_name, moment, pass_shared, print_json, say, shared
 from .progress import bar
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def archive() -> None:
 
 @contextmanager
 def _backend(options: Shared) -> Iterator[Callable[[Callable[[Backend], Flow[T]]], T]]:
+    """Yield a function that runs a flow about the archive."""
     backend = named_backend(options.archive)
     if backend is None:
         raise click.UsageError("which archive? Say --archive or set URIFILTER_ARCHIVE")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from itertools import compress
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from urifilter_redis.bloom.encoding import MOST_BYTES, pack
+from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.claiming.base import Beating
 from urifilter_redis.engine.claim_options import ClaimOptions
 from urifilter_redis.engine.holdings import BEATS
@@ -21,10 +21,21 @@ from urifilter_redis.flows.claims import options_of_release
 from urifilter_redis.protocol.claims import MOST_DELAY, NO_HOLDER, Holding, check_delay, check_holder, check_lease
 from urifilter_redis.streaming import Answers, Stream
 
-from .common import NOTHING_DUE, Shared, counted, pass_shared, print_json, say, seconds
+from .common import (
+    NOTHING_DUE,
+    Decorator,
+    Shared,
+    counted,
+    option_type,
+    packed,
+    pass_shared,
+    print_json,
+    say,
+    seconds,
+)
 from .filters import yes_option
 from .output import Output
-from .over_lines import Summary, check_readable, do_all, filter_command, finish, lines_command, open_filter
+from .over_lines import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
 from .printing import Printer, Undoing, print_lines
 from .signals import Interrupted, Signals
 
@@ -36,67 +47,49 @@ if TYPE_CHECKING:
 
     from .lines import Window
 
-__all__ = [
-    "beat",
-    "beating",
-    "checked",
-    "claim",
-    "commit",
-    "given_back",
-    "hint",
-    "holder_of",
-    "holder_option",
-    "lease_option",
-    "reclaim",
-    "release",
-]
+__all__ = ["beat", "claim", "commit", "reclaim", "release"]
 
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has
 #: ended.
 LEASE = "5m"
 
-F = TypeVar("F", bound=Callable[..., Any])
+#: Bytes of a line left out that its report shows.
+SHOWN = 60
+
+#: The exit code of ``beat`` for a holder that has nothing in hand, and of ``reclaim`` if nobody has.
+NOTHING_IN_HAND = 1
 
 
-def checked(check: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Make a callback that refuses an option's value in the words of the library; None stays None."""
-
-    def callback(_: click.Context, __: click.Parameter, value: Any) -> Any:
-        try:
-            return None if value is None else check(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
+def holder_option(text: str) -> Decorator:
+    """Return ``--holder``."""
+    return click.option("--holder", type=option_type(check_holder), metavar="HOLDER", help=text)
 
 
-def holder_of(text: str) -> str:
-    """Read a holder: 16 hex digits."""
-    try:
-        return check_holder(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+@option_type
+def lease_seconds(text: str) -> float:
+    """Read a lease: 5s to 1h."""
+    return check_lease(seconds(text))
 
 
-def holder_option(text: str) -> Callable[[F], F]:
-    """Add ``--holder``."""
-    return click.option("--holder", type=holder_of, metavar="HOLDER", help=text)
+@option_type
+def delay_seconds(text: str) -> float:
+    """Read the delay of a release: 1s to 10m."""
+    return check_delay(seconds(text))
 
 
-def lease_option(text: str = "How long lines stay in hand without a sign of life: 5s to 1h.") -> Callable[[F], F]:
-    """Add ``--lease``, in seconds."""
-    more: dict[str, Any] = {"default": LEASE, "show_default": True, "help": text}
-    return click.option("--lease", type=seconds, callback=checked(check_lease), metavar="TIME", **more)
+def lease_option(text: str = "How long lines stay in hand without a sign of life: 5s to 1h.") -> Decorator:
+    """Return ``--lease``, in seconds."""
+    return click.option("--lease", type=lease_seconds, metavar="TIME", default=LEASE, show_default=True, help=text)
 
 
-def hint(name: str, holder: str, lease: float) -> str:
+def _hint(name: str, holder: str, lease: float) -> str:
     """Return the text that says who has the lines of a command in hand, and how they stay there for longer."""
     longer = "" if lease == seconds(LEASE) else f" --lease {lease:g}s"
     return f"holder {holder}: its lines stay in hand for longer with: urifilter beat --filter {name}{longer} {holder}"
 
 
-def given_back(mine: Claims) -> Undoing:
-    """Return how lines that were taken in hand, and that the reader may not have got, are given back."""
+def _undoing(mine: Claims) -> Undoing:
+    """Return how claimed lines that the reader may not have got are given back."""
     return Undoing(
         mine.release,
         line="claimed line",
@@ -108,7 +101,7 @@ def given_back(mine: Claims) -> Undoing:
 
 
 @contextmanager
-def beating(news: UriFilter, mine: Claims, *, quiet: bool) -> Iterator[None]:
+def _beating(news: UriFilter, mine: Claims, *, quiet: bool) -> Iterator[None]:
     """Beat while a command waits for its input, or for the reader of its lines."""
     heart = _Heart(news, mine, quiet=quiet)
     thread = Beating(heart.beat, mine.lease * BEATS)
@@ -120,24 +113,20 @@ def beating(news: UriFilter, mine: Claims, *, quiet: bool) -> Iterator[None]:
 
 
 class _Heart:
-    """Beats for a holder in all shards. The command does not know which lines of it were committed by others."""
+    """Beats for a holder in all shards, because the command does not know which of its lines others have committed."""
 
     def __init__(self, news: UriFilter, mine: Claims, *, quiet: bool) -> None:
         self._news, self._mine, self._quiet = news, mine, quiet
-        self._told = ""
+        self._said = ""
 
     def beat(self) -> None:
-        """Beat once. A failure is told, the same one once, and the next beat may work."""
+        """Beat once. A failure is reported, the same one once, and the next beat may work."""
         try:
             self._news.beat(self._mine.holder, self._mine.lease)
         except UriFilterError as error:
-            if not self._quiet and str(error) != self._told:
-                self._told = str(error)
+            if not self._quiet and str(error) != self._said:
+                self._said = str(error)
                 say(f"urifilter: a sign of life failed, and is repeated: {error}")
-
-
-#: Bytes of a line that is left out which its report shows.
-SHOWN = 60
 
 
 @dataclass
@@ -209,13 +198,13 @@ def claim(
     with Signals() as signals:
         with signals.allowed():
             news = open_filter(options, name, yes=yes)
-        with news, news.claims(lease, holder=holder, beats=False) as mine, beating(news, mine, quiet=quiet):
+        with news, news.claims(lease, holder=holder, beats=False) as mine, _beating(news, mine, quiet=quiet):
             summary.holder = mine.holder
             if not quiet and not options.json:
-                say(hint(name, mine.holder, lease))
-            printer = Printer(signals, output, summary, given_back(mine))
+                say(_hint(name, mine.holder, lease))
+            printer = Printer(signals, output, summary, _undoing(mine))
             holding = Holding(mine.holder, round(lease * 1000))
-            stream: Stream[Window] = Stream(news, "claim", printer.take, claim_options=partial(_claim_terms, holding))
+            stream: Stream[Window] = Stream(news, "claim", printer.take, claim_options=partial(_claim_options, holding))
             print_lines(stream, printer, files, quiet=quiet, choose=partial(_keepable, summary))
         finish(options, summary, summary.text, None, quiet=quiet, to_stdout=False)
 
@@ -230,18 +219,17 @@ def commit(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     Example:
       urifilter commit --filter news fetched.txt
     """
+    text = "{new:,} final now, {seen:,} were before (filter {filter})"
 
-    def text(summary: Summary) -> str:
-        return f"{summary.new:,} final now, {summary.seen:,} were before"
+    def claim_options(_: Sequence[bytes]) -> ClaimOptions:
+        return ClaimOptions(NO_HOLDER)
 
-    _end(options, "commit", _Committed(name), files, lambda _: ClaimOptions(NO_HOLDER), text, quiet=quiet)
+    change_lines(options, "commit", _Committed(name), files, text, claim_options=claim_options, fills=True, quiet=quiet)
 
 
 @click.command()
 @lines_command
-@click.option(
-    "--delay", type=seconds, callback=checked(check_delay), metavar="TIME", help="Offer them later: 1s to 10m."
-)
+@click.option("--delay", type=delay_seconds, metavar="TIME", help="Offer them later: 1s to 10m.")
 @click.option("--failed", is_flag=True, help="Count a failure of each line, for a crawler that gives up after some.")
 @holder_option("Give back only lines that this holder has in hand; by default those that anybody has.")
 @lease_option("With --holder: how long its other lines stay in hand from now.")
@@ -263,52 +251,17 @@ def release(
     Example:
       urifilter release --filter news --failed --delay 30s failed.txt
     """
-
-    def text(summary: Summary) -> str:
-        return f"{summary.seen:,} given back, {summary.new:,} were not in hand"
-
+    text = "{seen:,} given back, {new:,} were not in hand (filter {filter})"
     holding = NO_HOLDER if holder is None else Holding(holder, round(lease * 1000))
-    _end(
-        options,
-        "release",
-        _Released(name),
-        files,
-        lambda _: options_of_release(holding, delay or 0.0, failed=failed),
-        text,
-        quiet=quiet,
-    )
+
+    def claim_options(_: Sequence[bytes]) -> ClaimOptions:
+        return options_of_release(holding, delay or 0.0, failed=failed)
+
+    change_lines(options, "release", _Released(name), files, text, claim_options=claim_options, quiet=quiet)
 
 
-def _end(
-    options: Shared,
-    command: str,
-    summary: Summary,
-    files: tuple[str, ...],
-    claim_options: Callable[[Sequence[bytes]], ClaimOptions],
-    text: Callable[[Summary], str],
-    *,
-    quiet: bool,
-) -> None:
-    """Commit or release lines; ``text`` tells the counts of the summary."""
-    with open_filter(options, summary.filter, make=False) as news, Signals() as signals:
-        stream: Stream[Window] = Stream(
-            news, command, lambda _, answers: summary.count(answers), claim_options=claim_options
-        )
-        do_all(stream, files, summary, signals, quiet=quiet)
-        told = f"{counted(summary.lines, 'line')}: {text(summary)} (filter {summary.filter})"
-        finish(options, summary, told, news if command == "commit" else None, quiet=quiet)
-
-
-def _claim_terms(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
-    """Return the terms that claim lines. Text is kept as such, for crawlers to which a URI is a str."""
-    return ClaimOptions(holding, kept=[pack(_text(item)) for item in items])
-
-
-def _text(item: bytes) -> str | bytes:
-    try:
-        return item.decode()
-    except UnicodeDecodeError:
-        return item
+def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
+    return ClaimOptions(holding, kept=[packed(item) for item in items])
 
 
 def _keepable(summary: Summary, window: Window) -> Window:
@@ -321,12 +274,8 @@ def _keepable(summary: Summary, window: Window) -> Window:
             begin = item[:SHOWN].decode(errors="replace")
             text = f"a line of {len(item):,} bytes is left out, because a claim keeps at most {MOST_BYTES:,}: {begin}…"
             summary.report_bad(text)
-    kept = [(line, item) for line, item in zip(lines, items, strict=True) if len(item) <= MOST_BYTES]
-    return [line for line, _ in kept], [item for _, item in kept]
-
-
-#: The exit code of ``beat`` for a holder that has nothing in hand, and of ``reclaim`` if nobody has.
-NOTHING_IN_HAND = 1
+    short = [len(item) <= MOST_BYTES for item in items]
+    return [*compress(lines, short)], [*compress(items, short)]
 
 
 @click.command()
@@ -351,28 +300,28 @@ def reclaim(options: Shared, name: str, *, quiet: bool, limit: int, lease: float
     with Signals() as signals:
         with signals.allowed():
             news = open_filter(options, name, make=False)
-        with news, news.claims(lease, holder=holder, beats=False) as mine, beating(news, mine, quiet=quiet):
-            told, parked = _found(mine, limit, as_json=options.json)
-            if told and not quiet and not options.json:
-                say(hint(name, mine.holder, lease))
-            output.add([line for line, _ in told], [each.item for _, each in told])
+        with news, news.claims(lease, holder=holder, beats=False) as mine, _beating(news, mine, quiet=quiet):
+            found, parked = _reclaim(mine, limit, as_json=options.json)
+            if found and not quiet and not options.json:
+                say(_hint(name, mine.holder, lease))
+            output.add([line for line, _ in found], [each.item for _, each in found])
             try:
                 with signals.allowed():
                     output.write()
                     output.finish()
             except (OSError, Interrupted):
-                given_back(mine).take_back(name, output.undelivered(), quiet=quiet)
+                _undoing(mine).take_back(name, output.undelivered(), quiet=quiet)
                 raise
-            left = None if told else mine.outstanding()
+            left = None if found else mine.outstanding()
             if not quiet:
-                about = {"filter": name, "holder": mine.holder, "lines": len(told), "parked": parked}
+                about = {"filter": name, "holder": mine.holder, "lines": len(found), "parked": parked}
                 say(_summary(about, left, as_json=options.json))
     if left is not None:
         raise click.exceptions.Exit(NOTHING_DUE if left else NOTHING_IN_HAND)
 
 
 @click.command()
-@click.argument("holder", type=holder_of)
+@click.argument("holder", type=option_type(check_holder))
 @filter_command
 @lease_option("How long its lines stay in hand from now, without another sign of life: 5s to 1h.")
 @pass_shared
@@ -395,23 +344,23 @@ def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) 
         raise click.exceptions.Exit(NOTHING_IN_HAND)
 
 
-def _found(mine: Claims, limit: int, *, as_json: bool) -> tuple[list[tuple[bytes, Claim]], int]:
-    """Reclaim; return the lines to print, each with its claim, and how many items are none and were given back.
+def _reclaim(mine: Claims, limit: int, *, as_json: bool) -> tuple[list[tuple[bytes, Claim]], int]:
+    """Reclaim; return the lines to print, each with its claim, and the number of parked items.
 
-    Those are parked as long as a release allows, so that they do not keep the next call from the lines.
+    Items that are no lines are parked: released for as long as possible, so that the next call gets to the lines.
     """
-    told: list[tuple[bytes, Claim]] = []
+    lines: list[tuple[bytes, Claim]] = []
     parked = 0
-    while not told and (found := mine.reclaim(limit)):
+    while not lines and (found := mine.reclaim(limit)):
         if as_json:
             return [(_json_line(each, mine.holder), each) for each in found], 0
         pairs = [(_line_of(each.item), each) for each in found]
-        told = [(line, each) for line, each in pairs if line is not None]
+        lines = [(line, each) for line, each in pairs if line is not None]
         others = [each.item for line, each in pairs if line is None]
         if others:
             mine.release(others, delay=MOST_DELAY)
         parked += len(others)
-    return told, parked
+    return lines, parked
 
 
 def _line_of(item: Any) -> bytes | None:

@@ -1,25 +1,24 @@
-"""The shared parts of all commands: options, errors, numbers, filters that they open, files that they write."""
+"""What all commands share: options, errors, numbers, tables, and how they make and open filters."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
+import functools
 import json
 import re
-import secrets
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError, list_filters
+from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError
+from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
-from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
@@ -27,12 +26,12 @@ from .lines import STDERR, STDOUT, explained, to_nowhere
 from .signals import Interrupted, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "DEFAULT_SETTINGS",
     "NOTHING_DUE",
+    "Decorator",
     "Group",
     "Shared",
     "columns",
@@ -44,17 +43,16 @@ __all__ = [
     "made",
     "moment",
     "open_one_of_all",
+    "option_type",
     "over_capacity",
+    "packed",
     "pass_shared",
     "print_json",
-    "print_json_line",
-    "print_rows",
-    "rows_of_each",
+    "quiet_option",
     "say",
     "seconds",
     "shared",
-    "size_text",
-    "write_files",
+    "with_options",
 ]
 
 #: The exit code that a shell reports for a program that SIGPIPE ended.
@@ -71,7 +69,14 @@ _WAIT = "How long to wait for a filter that is being restored: 45s, 10m."
 _TIMEOUT = "How long to ask a server again that does not answer: 10s; 3s by default, of Sentinels and clusters 30s."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( ([kMGT]?B|ms|s|min|h|days))?|")
 
-F = TypeVar("F", bound=Callable[..., Any])
+#: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
+DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
+
+#: A decorator of a command, as ``click.option`` makes it.
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+T = TypeVar("T")
+Made = TypeVar("Made", bound=UriFilter)
 
 
 @dataclass
@@ -111,31 +116,71 @@ class Shared:
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
 
 
-def print_rows(options: Shared, rows: Sequence[dict[str, Any]], text: Callable[[dict[str, Any]], str]) -> None:
-    """Print what was done to filters: as JSON, or a line for each."""
-    if options.json:
-        print_json(rows)
-    else:
-        for row in rows:
-            click.echo(f"{row['filter']}: {text(row)}")
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options, which the help shows in this order."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def shared(command: F) -> F:
+def option_type(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Make a type for click of a function that raises ValueError: the option's error has its message."""
+
+    @functools.wraps(read)
+    def converted(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return converted
+
+
+@option_type
+def seconds(text: str) -> float:
+    """Read a time: 45s, 10m, 6h."""
+    return float(seconds_of(period_of(text)))
+
+
+@option_type
+def filter_name(text: str) -> str:
+    """Read a filter's name. An impossible name ends the command before it does anything, also to the other filters."""
+    return check_name(text)
+
+
+@option_type
+def count(text: str) -> int:
+    """Read a number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
+    found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", text.lower())
+    number = float(re.sub("[_,]", "", found[1])) * _UNITS[found[2]] if found else 0.0
+    if not found or not number.is_integer():  # an infinite one is none either
+        raise ValueError(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
+    return int(number)
+
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+
+
+def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options. They may stand before or after the command's name; the last one counts."""
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error.", **_kept("verbose")),
-        click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
-        click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", seconds)),
-        click.option("--timeout", metavar="TIME", help=_TIMEOUT, **_kept("timeout", seconds)),
+    return with_options(
+        click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis", envvar="URIFILTER_REDIS_URL")),
+        click.option("--prefix", help="The first part of all keys.", **_kept("prefix", envvar="URIFILTER_PREFIX")),
         click.option("--archive", metavar="URL", help=_ARCHIVE, **_kept("archive")),
-        click.option("--prefix", help="The first part of all keys.", **_kept("prefix"), **_from("URIFILTER_PREFIX")),
-        click.option("--redis", metavar="URL", help=_SERVERS, **_kept("redis"), **_from("URIFILTER_REDIS_URL")),
-    ):
-        command = option(command)
-    return command
+        click.option("--timeout", metavar="TIME", help=_TIMEOUT, **_kept("timeout", seconds)),
+        click.option("--wait", metavar="TIME", help=_WAIT, **_kept("wait", seconds)),
+        click.option("--json", is_flag=True, help="Print JSON.", **_kept("json")),
+        click.option("-v", "--verbose", is_flag=True, help="Print the traceback of an error.", **_kept("verbose")),
+    )(command)
 
 
-def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dict[str, Any]:
+def _kept(name: str, read: Callable[[Any], object] = lambda value: value, envvar: str | None = None) -> dict[str, Any]:
+    """Return the arguments of an option whose value goes into ``Shared``."""
+
     def keep(context: click.Context, _: click.Parameter, value: object) -> None:
         options, source = context.ensure_object(Shared), context.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
@@ -146,19 +191,7 @@ def _kept(name: str, read: Callable[[Any], object] = lambda value: value) -> dic
             return
         setattr(options, name, read(value))
 
-    return {"expose_value": False, "callback": keep}
-
-
-def seconds(text: str) -> float:
-    """Read a time: 45s, 10m, 6h."""
-    try:
-        return float(seconds_of(period_of(text)))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _from(variable: str) -> dict[str, Any]:
-    return {"envvar": variable, "show_envvar": True}
+    return {"expose_value": False, "callback": keep, "envvar": envvar, "show_envvar": envvar is not None}
 
 
 class Group(click.Group):
@@ -187,23 +220,6 @@ class Group(click.Group):
             ctx.exit(2)
 
 
-def count(text: str) -> int:
-    """Read a number of items: 1000, 1_000_000, 10k, 100M, 2G, 1e8."""
-    found = re.fullmatch(r"([\d_,]*\.?\d+(?:e\d+)?)([kmgb]?)", text.lower())
-    number = float(re.sub("[_,]", "", found[1])) * _UNITS[found[2]] if found else 0.0
-    if not found or not number.is_integer():  # an infinite one is none either
-        raise click.BadParameter(f"{text!r} is no number of items such as 1000, 10k, 100M or 1e8")
-    return int(number)
-
-
-def filter_name(text: str) -> str:
-    """Read a filter's name. An impossible name ends the command before it does anything, also to the other filters."""
-    try:
-        return check_name(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 def moment(seconds: float) -> str:
     """Return a time as text, UTC."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
@@ -218,12 +234,7 @@ def say(text: str) -> None:
 
 
 def complain(text: str, kind: str) -> None:
-    """Write an error to stderr: as text, or with --json as an object.
-
-    Args:
-        text: the message.
-        kind: the name of the error's class in Python.
-    """
+    """Write an error to stderr: as text, or with --json as an object; ``kind`` is the name of its class in Python."""
     context = click.get_current_context(silent=True)
     options = context.find_object(Shared) if context else None
     say(json.dumps({"error": text, "kind": kind}) if options and options.json else f"urifilter: {text}")
@@ -232,11 +243,6 @@ def complain(text: str, kind: str) -> None:
 def counted(number: int, what: str) -> str:
     """Return a number with its noun: ``1 line``, ``2 lines``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def print_json_line(value: object) -> None:
-    """Write a value to stdout as JSON on one line."""
-    click.echo(json.dumps(value))
 
 
 def print_json(value: object) -> None:
@@ -262,10 +268,12 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-#: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
-DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growing"}
-
-Made = TypeVar("Made", bound=UriFilter)
+def packed(item: bytes) -> bytes:
+    """Pack a line as claims keep it: as text if it is UTF-8, for crawlers to which a URI is a str."""
+    try:
+        return pack(item.decode())
+    except UnicodeDecodeError:
+        return pack(item)
 
 
 def made(kind: type[Made], name: str, **settings: Any) -> Made:
@@ -306,75 +314,3 @@ def open_one_of_all(options: Shared, name: str) -> UriFilter:
         if "archive" not in error.differences:
             raise
         return UriFilter.open(name, **options.filter() | {"archive": ""})
-
-
-def rows_of_each(
-    options: Shared, names: Sequence[str], rows_of: Callable[[str], Iterable[dict[str, Any]]]
-) -> tuple[list[dict[str, Any]], bool]:
-    """Do something to the named filters, or to all of the server; one that fails does not keep it from the others.
-
-    Returns:
-        The rows of all, and whether any failed.
-    """
-    rows: list[dict[str, Any]] = []
-    failed = False
-    for name in names or list_filters(**options.where()):
-        try:
-            rows += rows_of(name)
-        except UriFilterError as error:
-            complain(str(error), type(error).__name__)
-            failed = True
-    return rows, failed
-
-
-def write_files(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
-    """Write files into a folder, which is made if it is missing.
-
-    All files are written under temporary names first. So a full disk leaves the folder as it was.
-
-    Args:
-        folder: the folder.
-        files: the content of each file by its name; the files appear in this order.
-        may_replace: whether an existing file, whose content differs, may be overwritten.
-
-    Raises:
-        ValueError: the folder has files that may not be overwritten; the message names some.
-        OSError: the folder cannot be made or written to; the message has the reason.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file: name a folder")
-    try:
-        _check(folder, files, may_replace)
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder, files)
-    except OSError as error:
-        raise OSError(f"{folder}: nothing was written: {error.strerror or error}") from error
-
-
-def _check(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
-    for name in files:
-        if (folder / name).is_dir():
-            raise ValueError(f"{folder / name} is a folder: remove it, or name another folder")
-    kept = [name for name, data in files.items() if not _is_free(folder / name, data, may_replace)]
-    if kept:
-        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""  # noqa: PLR2004 - names enough to find the cause
-        advice = "name another folder, or overwrite them with --force"
-        raise ValueError(f"{folder} has files of others: {', '.join(kept[:3])}{more}: {advice}")
-
-
-def _is_free(path: Path, data: bytes, may_replace: Callable[[Path], bool]) -> bool:
-    return not path.exists() or path.read_bytes() == data or may_replace(path)
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    mark = f".{secrets.token_hex(4)}.part"
-    try:
-        for name, data in files.items():
-            with (folder / (name + mark)).open("xb") as file:
-                file.write(data)
-        for name in files:
-            (folder / (name + mark)).replace(folder / name)
-    finally:
-        for name in files:
-            with contextlib.suppress(OSError):
-                (folder / (name + mark)).unlink(missing_ok=True)

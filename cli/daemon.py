@@ -8,24 +8,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import TextIO
 
 import click
 
 from urifilter_redis import UriFilterError
 from urifilter_redis.extras import how_to_get
 
-from .common import Shared, pass_shared, print_json, say, shared
+from .common import Shared, pass_shared, print_json, say, shared, with_options
 
 __all__ = ["add_stop_and_status", "background", "check_background", "daemon_options", "running"]
 
 #: Seconds that a daemon has to finish its current work and stop.
 PATIENCE = 60.0
 
-#: Seconds to try for the lock of a pidfile: ``running`` holds it for a moment to look.
-LOOK = 1.0
+#: Seconds to try for the lock of a pidfile, which ``running`` holds for a moment.
+LOCK_PATIENCE = 1.0
 
 #: Seconds that a starting daemon has to lock its pidfile.
 STARTED = 10.0
@@ -33,19 +33,14 @@ STARTED = 10.0
 #: The exit code of ``status`` and ``stop`` when no daemon runs. Source: Linux Standard Base 5.0, init scripts.
 NOT_RUNNING = 3
 
-F = TypeVar("F", bound=Callable[..., Any])
+_PATH = click.Path(dir_okay=False, resolve_path=True, path_type=Path)
 
-
-def daemon_options(command: F) -> F:
-    """Add ``--daemon``, ``--pidfile`` and ``--log-file``."""
-    path = click.Path(dir_okay=False, resolve_path=True, path_type=Path)
-    for option in (
-        click.option("--log-file", type=path, help="Write the log to this file instead of stderr."),
-        click.option("--pidfile", type=path, help="A file to hold while it runs; for stop and status."),
-        click.option("--daemon", is_flag=True, help="Run in the background; needs --pidfile and --log-file."),
-    ):
-        command = option(command)
-    return command
+#: The options of a command that can run in the background; ``background`` takes their values.
+daemon_options = with_options(
+    click.option("--daemon", is_flag=True, help="Run in the background; needs --pidfile and --log-file."),
+    click.option("--pidfile", type=_PATH, help="A file to hold while it runs; for stop and status."),
+    click.option("--log-file", type=_PATH, help="Write the log to this file instead of stderr."),
+)
 
 
 def check_background(*, daemon: bool, pidfile: Path | None, log_file: Path | None) -> None:
@@ -135,8 +130,8 @@ def _held(pidfile: Path | None) -> Iterator[None]:
 
 
 def _lock(file: TextIO, pidfile: Path, kind: int) -> None:
-    """Lock a pidfile; try for a while, because ``running`` may hold it for a moment."""
-    end = time.monotonic() + LOOK
+    """Lock a pidfile; try for ``LOCK_PATIENCE``."""
+    end = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -174,7 +169,17 @@ def add_stop_and_status(group: click.Group, what: str) -> None:
     @pidfile
     @shared
     def stop(pidfile: Path) -> None:
-        _stop(pidfile)
+        process = running(pidfile)
+        if not process:
+            say(f"it does not run ({pidfile})")
+            raise click.exceptions.Exit(NOT_RUNNING)
+        os.kill(process, signal.SIGTERM)
+        end = time.monotonic() + PATIENCE
+        while running(pidfile):
+            if time.monotonic() > end:
+                raise UriFilterError(f"process {process} has not stopped within {PATIENCE:.0f} s: its log says why")
+            time.sleep(0.05)
+        say(f"stopped process {process}")
 
     text = f"Say whether a {what} holds a pidfile; exits with 0 if so, with 3 if not."
 
@@ -183,29 +188,9 @@ def add_stop_and_status(group: click.Group, what: str) -> None:
     @shared
     @pass_shared
     def status(options: Shared, pidfile: Path) -> None:
-        _tell_status(pidfile, as_json=options.json)
-
-
-def _stop(pidfile: Path) -> None:
-    """Ask a daemon to stop, and wait until it has stopped."""
-    process = running(pidfile)
-    if not process:
-        say(f"it does not run ({pidfile})")
-        raise click.exceptions.Exit(NOT_RUNNING)
-    os.kill(process, signal.SIGTERM)
-    end = time.monotonic() + PATIENCE
-    while running(pidfile):
-        if time.monotonic() > end:
-            raise UriFilterError(f"process {process} has not stopped within {PATIENCE:.0f} s: its log says why")
-        time.sleep(0.05)
-    say(f"stopped process {process}")
-
-
-def _tell_status(pidfile: Path, *, as_json: bool) -> None:
-    """Say whether a daemon runs; exit with 0 if so, with 3 if not."""
-    process = running(pidfile)
-    if as_json:
-        print_json({"running": bool(process), "process": process or None})
-    else:
-        click.echo(f"running, process {process}" if process else "not running")
-    sys.exit(0 if process else NOT_RUNNING)
+        process = running(pidfile)
+        if options.json:
+            print_json({"running": bool(process), "process": process or None})
+        else:
+            click.echo(f"running, process {process}" if process else "not running")
+        sys.exit(0 if process else NOT_RUNNING)

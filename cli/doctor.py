@@ -1,4 +1,4 @@
-"""``doctor``."""
+"""``doctor``: whether a server keeps the filters' promises."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from urifilter_redis.archive.maintenance import examine_archive
 from urifilter_redis.base_blocking import run
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.flows.doctor import (
-    Finding,
-    examine_claims,
-    examine_clock,
-    examine_filter,
-    examine_masters,
-)
+from urifilter_redis.flows.doctor import Finding, examine_claims, examine_clock, examine_filter, examine_masters
 from urifilter_redis.protocol import acl
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.url import database_of

@@ -56,24 +56,15 @@ _DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 byt
 
 
 class FileSource:
-    """The lines of files, or of stdin.
-
-    Attributes:
-        noun: ``line``.
-        names: the absolute paths.
-        total: the bytes of all files; None if one is a pipe, or compressed.
-        raw: false.
-    """
+    """The lines of files, or of stdin; see ``Source``."""
 
     noun = "line"
     raw = False
 
     def __init__(self, files: Sequence[str], wait: Callable[[int], None]) -> None:
         self._files, self._wait = files, wait
-        self.names: Sequence[str] = (
-            "files",
-            *(each if each == STDIN else str(Path(each).absolute()) for each in files),
-        )
+        paths = (each if each == STDIN else str(Path(each).absolute()) for each in files)
+        self.names: Sequence[str] = ("files", *paths)
         self.total = None if any(map(is_compressed, files)) else total_size(files)
         self._found = [_state_of(name) for name in files]
 
@@ -82,14 +73,13 @@ class FileSource:
         return {"files": self._found} if all(self._found) else None
 
     def is_still(self, state: dict[str, Any], _: Any) -> bool:
-        """Return whether the files have the same sizes and times of the last change."""
+        """Whether the files have the same sizes and times of the last change."""
         return state == self.state()
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the lines after a place in windows."""
         begin = Place(*place) if place else Place()
-        before = 0
-        number = 0
+        before = number = 0
         for (_, items), end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
             while number < end.file:
                 before += total_size(self._files[number : number + 1]) or 0
@@ -98,7 +88,7 @@ class FileSource:
 
 
 def _state_of(name: str) -> list[int]:
-    """Return numbers that change with a file; an empty list if it is none that can be read twice."""
+    """Return numbers that change with a file; an empty list for what cannot be read twice."""
     try:
         found = os.stat(name)  # noqa: PTH116 - as in lines
     except OSError:
@@ -152,7 +142,7 @@ def import_(
         raise click.UsageError("--set reads a set, and files were named, too: import them one after the other")
     if origin is not None and key is None:
         raise click.UsageError("--from is the server of --set KEY: name the key")
-    told = _Told(options, name, quiet=quiet)
+    messages = _Messages(options, name, quiet=quiet)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with signals.allowed():
@@ -160,15 +150,15 @@ def import_(
             wanted = _Wanted(context, settings, source, digests=digests)
             if digests:
                 source = Digests(source)
-            receiver, source = _opened(options, name, source, wanted, told, stack, yes=yes)
-            moving = Import(receiver, source, _left_out, digests=digests, restart=restart)
-            told.begun(moving, receiver, source, wanted.expected)
+            receiver, source = _opened(options, name, source, wanted, messages, stack, yes=yes)
+            importing = Import(receiver, source, _left_out, digests=digests, restart=restart)
+            messages.begun(importing, receiver, source, wanted.expected)
         try:
-            _run(moving, source, signals, told)
+            _run(importing, source, signals, messages)
         except BaseException:
-            told.stopped(moving, source)
+            messages.stopped(importing, source)
             raise
-        told.ended(moving, source, receiver)
+        messages.ended(importing, source, receiver)
 
 
 def _source(
@@ -184,8 +174,8 @@ class _Wanted:
 
     Attributes:
         digests: whether the items are digests.
-        given: the names of the settings that the command line has.
-        expected: the number of items that will come; None: it is not known.
+        given: the names of the settings on the command line.
+        expected: the number of items to come; None: it is not known.
         settings: the arguments of ``create``.
     """
 
@@ -199,11 +189,7 @@ class _Wanted:
             settings["capacity"] = max(LEAST, HEADROOM * members)
 
     def checked(self) -> dict[str, Any]:
-        """Return the settings of the filter to make.
-
-        Raises:
-            UsageError: options are missing.
-        """
+        """Return the settings of the filter to make; raise UsageError if options are missing."""
         settings = dict(self.settings)
         if self.digests and not {"hash", "seed"} <= self.given and settings["hash"] != "md5":
             text = "the filter does not exist, and the digests were made by one hash: say --hash md5, or another"
@@ -213,7 +199,7 @@ class _Wanted:
                 raise click.UsageError("--expect is missing: how many items, such as 10M or 1e8")
             settings |= DEFAULT_SETTINGS
         elif settings["retention"] == "ring" and settings["write"] != "all" and settings["period_capacity"] is None:
-            # all of them come in one period
+            # all items come in one period
             usual = HEADROOM * settings["capacity"] // (settings["slices"] or 1)
             settings["period_capacity"] = max(self.expected or 0, usual)
         return settings
@@ -228,9 +214,8 @@ class _Wanted:
         if not self.digests:
             return
         if "hash" in self.given and self.settings["hash"] != config.hash:
-            raise click.UsageError(
-                f"filter {name} has the hash {config.hash}: digests of another are none of its items"
-            )
+            text = f"filter {name} has the hash {config.hash}: digests of another are none of its items"
+            raise click.UsageError(text)
         if config.hash != "md5" and not {"hash", "seed"} <= self.given:
             text = f"filter {name} has the hash {config.hash}, with a seed (`urifilter info --json {name}`)"
             raise click.UsageError(f"{text}: if the digests were made with both, say --hash and --seed")
@@ -242,7 +227,14 @@ class _Wanted:
 
 
 def _opened(
-    options: Shared, name: str, source: Source, wanted: _Wanted, told: _Told, stack: contextlib.ExitStack, *, yes: bool
+    options: Shared,
+    name: str,
+    source: Source,
+    wanted: _Wanted,
+    messages: _Messages,
+    stack: contextlib.ExitStack,
+    *,
+    yes: bool,
 ) -> tuple[Receiver, Source]:
     """Open the filter, or make it once the source's first window is read; return the source to read on from."""
     try:
@@ -257,35 +249,31 @@ def _opened(
         return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
     wanted.check_digests(name, found.config)
     if wanted.given - ({"capacity", "hash", "seed", "normalize"} if wanted.digests else {"capacity"}):
-        told.note(f"filter {name} exists: its own settings count")
+        messages.note(f"filter {name} exists: its own settings count")
     return found, source
 
 
-def _run(moving: Import, source: Source, signals: Signals, told: _Told) -> None:
-    with bar("import", quiet=told.quiet) as report:
-        windows = moving.windows()
+def _run(importing: Import, source: Source, signals: Signals, messages: _Messages) -> None:
+    with bar("import", quiet=messages.quiet) as report:
+        windows = importing.windows()
         while True:
             with signals.allowed():
                 window = next(windows, None)
             if window is None:
                 break
             if window.begun_anew:
-                told.note(f"begins anew: {window.begun_anew}")
-            moving.insert(window)
-            report(moving.counts.items if window.done is None else window.done, source.total)
-    moving.finish()
+                messages.note(f"begins anew: {window.begun_anew}")
+            importing.insert(window)
+            report(importing.counts.items if window.done is None else window.done, source.total)
+    importing.finish()
 
 
 def _left_out(message: str) -> None:
     complain(message, "Unreadable")
 
 
-class _Told:
-    """The messages of an import.
-
-    Attributes:
-        quiet: whether there are no notices and no progress.
-    """
+class _Messages:
+    """The messages of an import; ``quiet`` leaves out notices and progress."""
 
     def __init__(self, options: Shared, name: str, *, quiet: bool) -> None:
         self._options, self._name, self.quiet = options, name, quiet
@@ -295,15 +283,15 @@ class _Told:
         if not self.quiet:
             say(f"import: {text}")
 
-    def begun(self, moving: Import, receiver: Receiver, source: Source, expected: int | None) -> None:
+    def begun(self, importing: Import, receiver: Receiver, source: Source, expected: int | None) -> None:
         """Say where the import begins, and whether the filter has too little room."""
-        if moving.begun_anew:
-            self.note(f"begins anew: {moving.begun_anew}")
-        if moving.resumed:
-            done = counted(moving.resumed, source.noun)
+        if importing.begun_anew:
+            self.note(f"begins anew: {importing.begun_anew}")
+        if importing.resumed:
+            done = counted(importing.resumed, source.noun)
             self.note(f"goes on after {done} of an earlier run (--restart begins anew)")
         config = receiver.config
-        more = (expected or 0) - moving.resumed
+        more = (expected or 0) - importing.resumed
         if config.retention == "growing" or more <= 0:
             return
         room = max(0, min(config.capacity - receiver.inserted(), size_first(config).capacity))
@@ -311,20 +299,20 @@ class _Told:
             text = f"filter {self._name} has room for {room:,} more items, and {more:,} are expected"
             self.note(f"{text}: with more than that, more items are wrongly seen")
 
-    def stopped(self, moving: Import, source: Source) -> None:
+    def stopped(self, importing: Import, source: Source) -> None:
         """Note how far the import came, and say so."""
-        if moving.can_resume and moving.counts.items:
-            moving.keep()
-            done = counted(moving.counts.items, source.noun)
+        if importing.can_resume and importing.counts.items:
+            importing.keep()
+            done = counted(importing.counts.items, source.noun)
             self.note(f"stopped after {done}: the same command goes on there")
 
-    def ended(self, moving: Import, source: Source, receiver: Receiver) -> None:
+    def ended(self, importing: Import, source: Source, receiver: Receiver) -> None:
         """Print the summary, and whether the filter is too full; exit with 2 if anything was left out."""
-        counts = moving.counts
+        counts = importing.counts
         notice = over_capacity(receiver) if self._options.json or not self.quiet else ""
         if self._options.json:
             about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
-            about |= asdict(counts) | {"resumed": moving.resumed, "begun_anew": moving.begun_anew or None}
+            about |= asdict(counts) | {"resumed": importing.resumed, "begun_anew": importing.begun_anew or None}
             print_json(about | {"over_capacity": bool(notice)})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""

@@ -25,13 +25,14 @@ from .over_lines import (
     DEFAULT_FILTER,
     NEAR_CACHE,
     Summary,
+    change_lines,
     check_readable,
-    do_all,
     finish,
     lines_command,
     max_age_option,
     open_filter,
     put_all,
+    put_whole,
     windows,
 )
 from .printing import Printer, Undoing, print_lines
@@ -61,8 +62,10 @@ def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_
     check_readable(files, summary)
     with open_filter(options, name, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
         stream: Stream[Window] = Stream(news, "insert", lambda _, ages: summary.count(ages), max_age)
-        do_all(stream, files, summary, signals, quiet=quiet)
-        finish(options, summary, _added(summary), news, quiet=quiet)
+        put_whole(stream, files, summary, signals, quiet=quiet)
+        lines = counted(summary.lines, "line")
+        text = f"{lines}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
+        finish(options, summary, text, news, quiet=quiet)
 
 
 @click.command()
@@ -75,7 +78,8 @@ def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     Example:
       urifilter forget --filter news crawl-again.txt
     """
-    _take_out(options, Summary(name), files, "forget", "forgotten", quiet=quiet)
+    text = "{seen:,} forgotten, {new:,} were not there"
+    change_lines(options, "forget", Summary(name), files, text, quiet=quiet)
 
 
 @click.command()
@@ -90,18 +94,8 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
     Example:
       urifilter remove --filter queue done.txt
     """
-    _take_out(options, Summary(name), files, "remove", "removed", quiet=quiet)
-
-
-def _take_out(
-    options: Shared, summary: Summary, files: tuple[str, ...], command: str, done: str, *, quiet: bool
-) -> None:
-    """Forget or remove lines, by the named command; ``done`` is its past participle, for the summary."""
-    with open_filter(options, summary.filter, make=False) as news, Signals() as signals:
-        stream: Stream[Window] = Stream(news, command, lambda _, found: summary.count(found))
-        do_all(stream, files, summary, signals, quiet=quiet)
-        text = f"{counted(summary.lines, 'line')}: {summary.seen:,} {done}, {summary.new:,} were not there"
-        finish(options, summary, text, None, quiet=quiet)
+    text = "{seen:,} removed, {new:,} were not there"
+    change_lines(options, "remove", Summary(name), files, text, quiet=quiet)
 
 
 @click.command()
@@ -132,8 +126,8 @@ def check(
 
     def show(window: Window, ages: Answers) -> None:
         lines, items = window
-        told = _json_lines(items, ages) if options.json else lines if only_new else _marked(lines, ages)
-        shown = [line for line, age in zip(told, ages, strict=True) if not age] if only_new else [*told]
+        texts = _json_lines(items, ages) if options.json else lines if only_new else _marked(lines, ages)
+        shown = [text for text, age in zip(texts, ages, strict=True) if not age] if only_new else [*texts]
         output.add(shown, shown)
         with signals.allowed():
             output.write()
@@ -153,11 +147,6 @@ def check(
         say(json.dumps(asdict(summary)))
     found = summary.new if only_new else summary.seen
     raise click.exceptions.Exit(2 if summary.bad else 0 if found else 1)
-
-
-def _added(summary: Summary) -> str:
-    lines = counted(summary.lines, "line")
-    return f"{lines}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
 
 
 def _json_lines(items: Sequence[bytes], ages: Answers) -> Iterator[bytes]:
@@ -201,20 +190,28 @@ def dedupe(
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         if temporary and options.redis is None and not has_usable_data_dir():
-            stack.enter_context(_folder_of_its_own())
+            stack.enter_context(_temporary_data_dir())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
             make = temporary or name == DEFAULT_FILTER
             news = stack.enter_context(open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE))
         if temporary:
             stack.callback(news.drop)
-        printer = Printer(signals, output, summary, _undoing(news))
+        undoing = Undoing(
+            news.forget,
+            line="new line",
+            did="inserted",
+            undone="new again",
+            undo="made new again",
+            doubt="`urifilter forget` makes them new again",
+        )
+        printer = Printer(signals, output, summary, undoing)
         print_lines(Stream(news, "insert", printer.take, max_age), printer, files, quiet=quiet)
         finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
 
 
 @contextlib.contextmanager
-def _folder_of_its_own() -> Iterator[None]:
-    """Let the embedded server use a temporary folder, as that of the user cannot be used."""
+def _temporary_data_dir() -> Iterator[None]:
+    """Let the embedded server use a temporary folder, because the user's cannot be used."""
     before = os.environ.get(DATA_DIR_VARIABLE)
     with tempfile.TemporaryDirectory(prefix="urifilter-", ignore_cleanup_errors=True) as folder:
         os.environ[DATA_DIR_VARIABLE] = folder
@@ -223,17 +220,6 @@ def _folder_of_its_own() -> Iterator[None]:
         finally:
             os.environ.pop(DATA_DIR_VARIABLE)
             os.environ |= {} if before is None else {DATA_DIR_VARIABLE: before}
-
-
-def _undoing(news: StreamedFilter) -> Undoing:
-    return Undoing(
-        news.forget,
-        line="new line",
-        did="inserted",
-        undone="new again",
-        undo="made new again",
-        doubt="`urifilter forget` makes them new again",
-    )
 
 
 def _deduped(summary: Summary) -> str:

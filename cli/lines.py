@@ -1,7 +1,7 @@
-"""Read the lines of files in windows (lists of some thousand lines).
+"""The standard streams, and the lines of files in windows (lists of some thousand lines).
 
 The item of a line is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of the file.
-A file that is compressed (gzip, bzip2, xz, Zstandard) is told by its first bytes, and its lines are read.
+The first bytes of a compressed file (gzip, bzip2, xz, Zstandard) show its format, and its lines are read.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def placed_windows(
     most: int | None = None,
     pauses: bool = False,
 ) -> Iterator[tuple[Window, Place]]:
-    """Do as ``windows_of`` from a place on; yield the place after each window, too."""
+    """Do as ``windows_of``, but begin at a place, and yield the place after each window, too."""
     for number, name in enumerate(files):
         if number < begin.file:
             continue
@@ -227,10 +227,6 @@ def _chunks(
         yield chunk
 
 
-def _gzip() -> Any:
-    return zlib.decompressobj(wbits=31)
-
-
 def _bzip2() -> Any:
     import bz2  # noqa: PLC0415 - seldom needed, and not in every Python
 
@@ -249,9 +245,9 @@ def _zstandard() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
-#: The first bytes of a compressed file, and what makes its decompressor. Those of bzip2 have its level.
+#: The first bytes of a compressed file, and a function that makes its decompressor. Those of bzip2 have its level.
 _COMPRESSED: dict[bytes, Callable[[], Any]] = {
-    b"\x1f\x8b\x08": _gzip,
+    b"\x1f\x8b\x08": lambda: zlib.decompressobj(wbits=31),
     b"\xfd7zXZ\0": _xz,
     b"\x28\xb5\x2f\xfd": _zstandard,
     **{b"BZh%d%s" % (level, block): _bzip2 for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import secrets
 import shlex
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,6 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.digest import hasher, shard_of
-from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.engine.batch import Digester
@@ -27,17 +29,17 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.scripts import COMMANDS, INDEX, exported_files, files_in, load, variants
 from urifilter_redis.transport.url import redis_cli
 
-from .common import Group, Shared, columns, counted, filter_name, pass_shared, print_json, say, shared, write_files
+from .common import Group, Shared, columns, counted, filter_name, packed, pass_shared, print_json, say, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.scripts import Script
 
 __all__ = ["lua"]
 
-#: reclaim and beat are about shards: a line is for the shard of the item.
+#: The commands of which ``show`` prints the call for items. reclaim and beat are about the shards of the items.
 ABOUT_ITEMS = ("insert", "contains", "forget", "remove", "claim", "commit", "release", "reclaim", "beat")
 
 
@@ -114,12 +116,56 @@ def export(options: Shared, folder: Path, force: bool) -> None:  # noqa: FBT001 
         sha1 = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
         return force or (path == index and bool(written)) or written.get(path.name) == sha1
 
-    write_files(folder, files, is_ours)
+    _write_files(folder, files, is_ours)
     if options.json:
         print_json({"folder": str(folder), "files": list(files)})
     else:
         scripts = counted(sum(name.endswith(".lua") for name in files), "script")
         say(f"wrote {scripts}, {', '.join(name for name in files if not name.endswith('.lua'))} into {folder}")
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
+    """Write files, given by their names, into a folder, which is made if it is missing.
+
+    All files are written under temporary names first. So a full disk leaves the folder as it was. ``may_replace`` says
+    whether an existing file, whose content differs, may be overwritten.
+
+    Raises:
+        ValueError: the folder has files that may not be overwritten; the message names some.
+        OSError: the folder cannot be made or written to; the message has the reason.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: name a folder")
+    mark = f".{secrets.token_hex(4)}.part"
+    try:
+        _check(folder, files, may_replace)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            with (folder / (name + mark)).open("xb") as file:
+                file.write(data)
+        for name in files:
+            (folder / (name + mark)).replace(folder / name)
+    except OSError as error:
+        raise OSError(f"{folder}: nothing was written: {error.strerror or error}") from error
+    finally:
+        for name in files:
+            with contextlib.suppress(OSError):
+                (folder / (name + mark)).unlink(missing_ok=True)
+
+
+def _check(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:
+    for name in files:
+        if (folder / name).is_dir():
+            raise ValueError(f"{folder / name} is a folder: remove it, or name another folder")
+    kept = [
+        name
+        for name, data in files.items()
+        if (path := folder / name).exists() and path.read_bytes() != data and not may_replace(path)
+    ]
+    if kept:
+        more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""  # noqa: PLR2004 - names enough to find the cause
+        advice = "name another folder, or overwrite them with --force"
+        raise ValueError(f"{folder} has files of others: {', '.join(kept[:3])}{more}: {advice}")
 
 
 @lua.command()
@@ -209,13 +255,13 @@ def _calls(
 ) -> Iterator[calls.Call]:
     """Yield the call of each shard to which items belong."""
     config = opened.config
-    named = [item.encode("utf-8", "surrogateescape") for item in items]
-    digests = Digester(config.normalize, hasher(config.hash, config.seed))(named)
-    shards = [shard_of(digest, config.shards) for digest in digests]
-    for shard in sorted(set(shards)):
+    given = [item.encode("utf-8", "surrogateescape") for item in items]
+    by_shard: defaultdict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for digest, item in zip(Digester(config.normalize, hasher(config.hash, config.seed))(given), given, strict=True):
+        by_shard[shard_of(digest, config.shards)].append((digest, item))
+    for shard, pairs in sorted(by_shard.items()):
         keys = FilterKeys(options.prefix, opened.name, config.shards).shard(shard)
-        here = [(digest, item) for digest, of, item in zip(digests, shards, items, strict=True) if of == shard]
-        yield _call(command, opened, keys, _view(keys, opened.name, options), here, holding)
+        yield _call(command, opened, keys, _view(keys, opened.name, options), pairs, holding)
 
 
 def _view(keys: ShardKeys, name: str, options: Shared) -> View:
@@ -224,25 +270,17 @@ def _view(keys: ShardKeys, name: str, options: Shared) -> View:
     return View.from_meta(to_mapping(meta), name)
 
 
-def _kept(item: str) -> bytes:
-    """Return what is kept of an item that a shell has given: text, or bytes that are no UTF-8."""
-    data = item.encode("utf-8", "surrogateescape")
-    try:
-        return pack(data.decode())
-    except UnicodeDecodeError:
-        return pack(data)
-
-
 def _word(word: str | bytes | float) -> str:
     return word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else str(word)
 
 
 def _call(
-    command: str, opened: UriFilter, keys: ShardKeys, view: View, here: list[tuple[bytes, str]], holding: Holding
+    command: str, opened: UriFilter, keys: ShardKeys, view: View, pairs: list[tuple[bytes, bytes]], holding: Holding
 ) -> calls.Call:
-    config, no_id, digests = opened.config, calls.NO_CALL_ID, [digest for digest, _ in here]
+    """Make the call to a shard, given the digest and the bytes of each item."""
+    config, no_id, digests = opened.config, calls.NO_CALL_ID, [digest for digest, _ in pairs]
     if command == "claim":
-        return claims.claim(config, keys, view, no_id, digests, [_kept(item) for _, item in here], holding)
+        return claims.claim(config, keys, view, no_id, digests, [packed(item) for _, item in pairs], holding)
     if command == "commit":
         return claims.commit(config, keys, view, no_id, digests, holding)
     if command == "release":

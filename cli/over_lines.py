@@ -1,34 +1,51 @@
-"""The parts that the commands about lines share: their options, their filter, their windows and their summary."""
+"""What the commands about lines share: options, the filter, windows of lines, and the summary."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from urifilter_redis import FilterNotFound
 from urifilter_redis.streaming import UNDER_WAY, Answers, Stream, StreamedFilter
 
-from .common import DEFAULT_SETTINGS, Shared, complain, filter_name, over_capacity, print_json, say, shared
+from .common import (
+    DEFAULT_SETTINGS,
+    Shared,
+    complain,
+    counted,
+    filter_name,
+    over_capacity,
+    print_json,
+    say,
+    shared,
+    with_options,
+)
 from .lines import Window, total_size, why_unreadable, windows_of
 from .progress import progress
 from .signals import Interrupted, Signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from urifilter_redis.engine.claim_options import ClaimOptions
 
 __all__ = [
     "DEFAULT_FILTER",
     "NEAR_CACHE",
     "Summary",
+    "change_lines",
     "check_readable",
-    "do_all",
     "filter_command",
     "finish",
     "lines_command",
     "max_age_option",
     "open_filter",
     "put_all",
+    "put_whole",
     "windows",
 ]
 
@@ -37,8 +54,6 @@ DEFAULT_FILTER = "default"
 
 #: Digests in the near cache of ``add`` and ``dedupe``, some 100 bytes each.
 NEAR_CACHE = 1_000_000
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
@@ -77,34 +92,30 @@ class Summary:
         self.lines, self.new, self.seen = self.lines + len(answers), self.new + new, self.seen + len(answers) - new
 
 
-def lines_command(command: F) -> F:
-    """Add the arguments and options that the commands about lines share."""
-    return click.argument("files", nargs=-1, type=click.Path(allow_dash=True))(filter_command(command))
+#: The options of the commands about the items of a filter.
+filter_command = with_options(
+    shared,
+    click.option(
+        "--filter",
+        "name",
+        type=filter_name,
+        metavar="NAME",
+        default=DEFAULT_FILTER,
+        show_default=True,
+        help="The filter.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
+)
 
+#: The arguments and options of the commands about lines.
+lines_command = with_options(click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), filter_command)
 
-def filter_command(command: F) -> F:
-    """Add the options that the commands about the items of a filter share."""
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
-        click.option(
-            "--filter",
-            "name",
-            type=filter_name,
-            metavar="NAME",
-            default=DEFAULT_FILTER,
-            show_default=True,
-            help="The filter.",
-        ),
-        shared,
-    ):
-        command = option(command)
-    return command
-
-
-def max_age_option(command: F) -> F:
-    """Add ``--max-age``."""
-    text = "Ring: look only at the so many newest slices; items in older ones count as new."
-    return click.option("--max-age", type=int, metavar="SLICES", help=text)(command)
+max_age_option = click.option(
+    "--max-age",
+    type=int,
+    metavar="SLICES",
+    help="Ring: look only at the so many newest slices; items in older ones count as new.",
+)
 
 
 def open_filter(
@@ -121,6 +132,38 @@ def open_filter(
             return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(where | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
+
+
+def change_lines(
+    options: Shared,
+    command: str,
+    summary: Summary,
+    files: tuple[str, ...],
+    text: str,
+    *,
+    claim_options: Callable[[Sequence[bytes]], ClaimOptions] | None = None,
+    fills: bool = False,
+    quiet: bool,
+) -> None:
+    """Do a command that changes the state of lines, and print only a summary.
+
+    Args:
+        options: the shared options.
+        command: the command of ``Stream``.
+        summary: counts the lines.
+        files: the paths; none: stdin.
+        text: the format of the summary's text, with the attributes of ``summary``.
+        claim_options: see ``Stream``.
+        fills: whether the filter may be over capacity afterwards.
+        quiet: whether to print no summary.
+    """
+    with open_filter(options, summary.filter, make=False) as news, Signals() as signals:
+        stream: Stream[Window] = Stream(
+            news, command, lambda _, answers: summary.count(answers), claim_options=claim_options
+        )
+        put_whole(stream, files, summary, signals, quiet=quiet)
+        told = f"{counted(summary.lines, 'line')}: {text.format_map(vars(summary))}"
+        finish(options, summary, told, news if fills else None, quiet=quiet)
 
 
 def check_readable(files: tuple[str, ...], summary: Summary) -> None:
@@ -186,7 +229,9 @@ def put_all(
     stream.drain()
 
 
-def do_all(stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> None:
+def put_whole(
+    stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool
+) -> None:
     """Do as ``put_all``; if a signal stops it, finish the lines that were read."""
     try:
         put_all(stream, files, summary, signals, quiet=quiet)

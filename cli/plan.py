@@ -1,8 +1,9 @@
-"""``plan`` and ``digest``: the commands that work without a filter; ``plan --nodes`` for a Redis Cluster."""
+"""``plan`` and ``digest``: the commands that work without a filter."""
 
 from __future__ import annotations
 
 import functools
+import json
 import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom import costs
-from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import (
@@ -24,7 +24,7 @@ from urifilter_redis.bloom.retention import (
     shards_needed,
     size_first,
 )
-from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size
+from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size, size_text
 from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings
@@ -38,9 +38,7 @@ from .common import (
     filter_name,
     pass_shared,
     print_json,
-    print_json_line,
     shared,
-    size_text,
 )
 from .filters import size_options, time_options
 from .lines import windows_of
@@ -48,7 +46,7 @@ from .lines import windows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Cluster", "OnNodes", "digest", "divided", "nodes_options", "plan", "print_nodes"]
+__all__ = ["digest", "plan"]
 
 #: Most filters among which ``plan --nodes`` divides the items.
 FILTERS = 100
@@ -61,7 +59,7 @@ _TIMES = ((86_400, "days"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
 
 @dataclass(frozen=True)
 class Cluster:
-    """What ``plan`` is told of a Redis Cluster and its clients.
+    """A Redis Cluster and its clients, as ``plan`` gets them.
 
     Attributes:
         nodes: the number of masters, which share the slots evenly.
@@ -76,7 +74,7 @@ class Cluster:
     batch: int = 1000
 
 
-def nodes_options(command: Callable[..., None]) -> Callable[..., None]:
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a cluster; the command gets them as ``cluster``, None without a cluster."""
 
     @click.option("--nodes", type=int, metavar="N", help="Plan for so many masters of a Redis Cluster.")
@@ -90,8 +88,8 @@ def nodes_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @functools.wraps(command)
     def with_cluster(*arguments: Any, **options: Any) -> None:
-        given = {name: options.pop(name) for name in ("nodes", "layout", "name", "batch")}
-        given = {name: value for name, value in given.items() if value is not None}
+        values = {name: options.pop(name) for name in ("nodes", "layout", "name", "batch")}
+        given = {name: value for name, value in values.items() if value is not None}
         if given and "nodes" not in given:
             raise click.UsageError(f"--{next(iter(given))} needs --nodes")
         command(*arguments, cluster=Cluster(**given) if given else None, **options)
@@ -99,14 +97,9 @@ def nodes_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_cluster
 
 
-def print_nodes(settings: dict[str, Any], cluster: Cluster, *, json: bool) -> None:
-    """Print the plan of a filter on a Redis Cluster.
-
-    Raises:
-        ValueError: nothing can be planned for these settings.
-    """
-    plan = OnNodes(*divided(settings | {"layout": cluster.layout}), cluster)
-    if json:
+def _print_nodes(settings: dict[str, Any], cluster: Cluster, *, as_json: bool) -> None:
+    plan = ClusterPlan(*_divide(settings | {"layout": cluster.layout}), cluster)
+    if as_json:
         print_json(plan.values())
         return
     click.echo(plan.title())
@@ -118,12 +111,8 @@ def print_nodes(settings: dict[str, Any], cluster: Cluster, *, json: bool) -> No
         click.echo(f"\n{note}")
 
 
-def divided(settings: dict[str, Any]) -> tuple[Settings, int]:
-    """Return the settings of each filter, and into how many filters the items are divided: the fewest.
-
-    Raises:
-        ValueError: no filter can have these settings, or more than ``FILTERS`` filters would be needed.
-    """
+def _divide(settings: dict[str, Any]) -> tuple[Settings, int]:
+    """Divide the items among as few filters as can have them; return the settings of each filter, and their number."""
     for filters in range(1, FILTERS + 1):
         parts = {part: settings[part] for part in ("capacity", "period_capacity") if settings[part]}
         each = settings | {part: -(-number // filters) for part, number in parts.items()}
@@ -137,27 +126,19 @@ def divided(settings: dict[str, Any]) -> tuple[Settings, int]:
 
 
 def _too_many(settings: dict[str, Any]) -> bool:
-    """Whether the items are what makes the settings impossible."""
+    """Whether the number of items is what makes the settings impossible."""
     try:
         return shards_needed(Shape(**settings)) is None
     except ValueError:
         return False
 
 
-class OnNodes:
+class ClusterPlan:
     """A filter, or several equal ones, on the masters of a Redis Cluster.
 
-    Args:
-        settings: the settings of each filter.
-        filters: the number of filters. The names of several are the cluster's with a number behind it.
-        cluster: the masters and the clients.
-
-    Raises:
-        ValueError: the name, or the number of masters or items, is impossible.
-
     Attributes:
-        settings: as they were given.
-        names: the names of the filters.
+        settings: the settings of each filter.
+        names: the names of the filters; several have the cluster's name with a number behind it.
         nodes: the number of masters.
         sizing: the geometry of the first slice of each filter.
         masters: the number of shards that each master has.
@@ -167,8 +148,9 @@ class OnNodes:
         if cluster.batch < 1:
             raise ValueError(f"a client asks about 1 item or more at once, and not {cluster.batch:,}")
         self.settings, self.nodes = settings, cluster.nodes
-        several = [f"{cluster.name}-{number}" for number in range(1, filters + 1)]
-        self.names = several if filters > 1 else [cluster.name]
+        self.names = [cluster.name]
+        if filters > 1:
+            self.names = [f"{cluster.name}-{number}" for number in range(1, filters + 1)]
         self.sizing = size_first(settings)
         self.masters = shards_by_master(self.names, self.sizing.shards, self.nodes)
         live = live_slices(settings)
@@ -179,21 +161,21 @@ class OnNodes:
     def title(self) -> str:
         """Return the line above the tables."""
         settings, sizing = self.settings, self.sizing
-        many = (
-            f"{len(self.names)} filters {self.names[0]} to {self.names[-1]}, each for " if len(self.names) > 1 else ""
-        )
+        names = f"{self.names[0]}: "
+        if len(self.names) > 1:
+            names = f"{len(self.names)} filters {self.names[0]} to {self.names[-1]}, each for "
         kind = f"{settings.capacity:,} items at {settings.error_rate:g}, {settings.layout}, {settings.retention}"
         kind += " (its first slice)" if settings.retention == "growing" else ""
         shards = f"{counted(sizing.shards, 'shard')}, bitmaps of {size_text(sizing.slice_bytes)}"
-        return f"{many or f'{self.names[0]}: '}{kind}: {shards}, on {counted(self.nodes, 'master')}"
+        return f"{names}{kind}: {shards}, on {counted(self.nodes, 'master')}"
 
     def shares(self) -> Iterator[tuple[object, ...]]:
         """Yield the rows about masters: the least and the most that one has, and all together."""
         values = self._shares()
-        for key, label in (("shards", "shards"), ("memory", "memory"), ("closed", "closed slices, in Redis")):
-            if key in values:
-                text = str if key == "shards" else size_text
-                yield label, *(f"{each:,}" if text is str else text(each) for each in values[key].values())
+        yield "shards", *(f"{each:,}" for each in values["shards"].values())
+        yield "memory", *map(size_text, values["memory"].values())
+        if "closed" in values:
+            yield "closed slices, in Redis", *map(size_text, values["closed"].values())
         for key in ("new", "seen"):
             yield f"{key} items a second", *(f"{_rounded(each):,}" for each in values[key].values())
 
@@ -243,11 +225,10 @@ class OnNodes:
         yield f"{text}, in {calls} calls (--batch). Measured by `{costs.COMMAND}`: {costs.MACHINE}."
 
     def _division(self) -> Iterator[str]:
-        if len(self.names) > 1:
-            text = (
-                f"One filter ends at {SHARDS_LIMIT:,} shards of 16 MiB, so these items take {len(self.names)} filters"
-            )
-            yield f"{text}. Divide by host: a hash of the host, modulo {len(self.names)}, chooses the filter of a URI."
+        filters = len(self.names)
+        if filters > 1:
+            text = f"One filter ends at {SHARDS_LIMIT:,} shards of 16 MiB, so these items take {filters} filters"
+            yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
 
     def _evenness(self) -> Iterator[str]:
         """Yield a line if some masters have much less to do than others, or nothing."""
@@ -258,20 +239,15 @@ class OnNodes:
             text = f"{counted(every, 'shard')} on {counted(self.nodes - unused, 'master')}, and none on {unused:,}"
             text = f"{text}: a shard is on one master, so more masters do not help."
         else:
-            text = (
-                f"The fullest master has {most} shards, the mean is {every / self.nodes:.3g}, and the fullest sets the"
-            )
-            text = f"{text} pace: {self.nodes} masters do {every / most:.3g} times the work of one."
-        shards = self._evener()
+            text = f"The fullest master has {most} shards, the mean is {every / self.nodes:.3g}, and the fullest sets"
+            text = f"{text} the pace: {self.nodes} masters do {every / most:.3g} times the work of one."
+        shards = self._more_even()
         yield f"{text} --shards {shards} lie evenly, and cost more calls." if shards else text
 
-    def _evener(self) -> int | None:
+    def _more_even(self) -> int | None:
         """Return a higher number of shards that lie evenly; None if there is none."""
-        several, powers = (
-            range(self.nodes, ANY_SHARDS + 1, self.nodes),
-            (2**n for n in range(SHARDS_LIMIT.bit_length())),
-        )
-        higher = sorted(each for each in {*several, *powers} if each > max(self.sizing.shards, self.nodes - 1))
+        possible = {*range(self.nodes, ANY_SHARDS + 1, self.nodes), *(2**n for n in range(SHARDS_LIMIT.bit_length()))}
+        higher = sorted(each for each in possible if each > max(self.sizing.shards, self.nodes - 1))
         return next((each for each in higher if _even(shards_by_master(self.names, each, self.nodes))), None)
 
     def _slowness(self) -> Iterator[str]:
@@ -319,7 +295,7 @@ SHOWN = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 @click.command()
 @size_options(required=True)
 @time_options
-@nodes_options
+@cluster_options
 @shared
 @pass_shared
 def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster | None, **time: Any) -> None:
@@ -339,15 +315,17 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
       urifilter plan --capacity 1G --nodes 3
     """
     if cluster is not None:
-        print_nodes({"capacity": capacity, "error_rate": error_rate, **time}, cluster, json=options.json)
+        _print_nodes({"capacity": capacity, "error_rate": error_rate, **time}, cluster, as_json=options.json)
         return
     size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
-    layouts = LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]
-    plans = [
-        _planned({"capacity": capacity, "error_rate": rate, "layout": layout, **time})
-        for layout in layouts
-        for rate in sorted({*SHOWN, error_rate}, reverse=True)
-    ]
+    plans: list[Plan | Impossible] = []
+    for layout in LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]:
+        for rate in sorted({*SHOWN, error_rate}, reverse=True):
+            settings = {"capacity": capacity, "error_rate": rate, "layout": layout, **time}
+            try:
+                plans.append(Plan(Settings(**settings)))
+            except ValueError as error:
+                plans.append(Impossible(settings, str(error)))
     if all(isinstance(each, Impossible) for each in plans):  # the fault is in another setting than the error rate
         raise ValueError(next(each.why for each in plans if isinstance(each, Impossible) and each.asked(error_rate)))
     if options.json:
@@ -357,21 +335,9 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
     columns(head, (each.row(error_rate) for each in plans))
 
 
-def _planned(settings: dict[str, Any]) -> Plan | Impossible:
-    try:
-        return Plan(Settings(**settings))
-    except ValueError as error:
-        return Impossible(settings, str(error))
-
-
 @dataclass
 class Impossible:
-    """A row for settings that no filter can have.
-
-    Attributes:
-        settings: the settings.
-        why: the reason.
-    """
+    """A row for settings that no filter can have, and the reason why."""
 
     settings: dict[str, Any]
     why: str
@@ -409,7 +375,7 @@ class Plan:
         self.slices = live_slices(settings)
         forever = settings.retention == "forever"
         self.skipped = self.sizing.wrongly_skipped if forever else settings.capacity * settings.error_rate
-        self.full = None if settings.retention == "growing" else memory_when_full(settings)
+        self.full = None if settings.retention == "growing" else costs.memory_when_full(settings)
         self.bits = 8 * self.sizing.slice_bytes * self.sizing.shards * self.slices / settings.capacity
 
     def row(self, asked: float) -> tuple[object, ...]:
@@ -483,7 +449,7 @@ def digest(
             number = shard_of(each, shards) if shards else None
             if options.json:
                 shard = {} if number is None else {"shard": number}
-                print_json_line({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard)
+                click.echo(json.dumps({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard))
             else:
                 words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), line]
                 click.echo(b"\t".join(words))

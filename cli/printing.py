@@ -32,12 +32,12 @@ class Undoing:
     """How a command undoes its work for lines that the reader may not have got, and how it says so.
 
     Attributes:
-        method: a method of the library that undoes it; it takes items, and ``retry=``.
-        line: a line of which it is undone: ``new line``.
-        did: the work: ``inserted``.
-        undone: the state of lines for which it is undone: ``new again``.
-        undo: to undo it: ``made new again``.
-        doubt: the way out for lines whose answers were lost.
+        method: the method of the library that undoes it; it takes items, and ``retry=``.
+        line: the noun for a line that is undone: ``new line``.
+        did: what was done: ``inserted``.
+        undone: the state of an undone line: ``new again``.
+        undo: what is to be done: ``made new again``.
+        doubt: the remedy for lines whose answers were lost.
     """
 
     method: Callable[..., object]
@@ -46,10 +46,6 @@ class Undoing:
     undone: str
     undo: str
     doubt: str
-
-    def doubt_about(self, count: int) -> str:
-        """Return the text about lines without an answer."""
-        return f"{counted(count, 'line')} may have been {self.did}, and not printed: {self.doubt}"
 
     def take_back(self, name: str, items: Sequence[Any], doubtful: int = 0, *, quiet: bool) -> None:
         """Undo the work for the items of lines that the reader may not have got, and say so.
@@ -77,14 +73,11 @@ class Undoing:
 class Printer:
     """Prints the lines of windows whose answer is 0.
 
-    Args:
-        signals: those that may stop it.
+    Attributes:
+        signals: the signals that may stop it.
         output: takes the lines.
         summary: counts the answers.
         undoing: undoes the work for lines that are not delivered.
-
-    Attributes:
-        signals, output, summary, undoing: as they were given.
         doubtful: the number of lines without an answer.
     """
 
@@ -96,7 +89,8 @@ class Printer:
     @property
     def doubt(self) -> str:
         """The text about the lines without an answer."""
-        return self.undoing.doubt_about(self.doubtful)
+        undoing = self.undoing
+        return f"{counted(self.doubtful, 'line')} may have been {undoing.did}, and not printed: {undoing.doubt}"
 
     def take(self, window: Window, answers: Answers) -> None:
         """Print the new lines of a window, given the answer for each line."""
@@ -126,8 +120,8 @@ def print_lines(
     """Print the new lines of files; if that stops early, undo the work for those that the reader may not have got.
 
     Args:
-        stream: asks about the lines, and hands them to the printer.
-        printer: prints them.
+        stream: asks about the lines, and passes them to the printer.
+        printer: prints the lines.
         files: the paths; ``-`` is stdin.
         quiet: whether to show no progress, and to say nothing of what is undone.
         choose: see ``put_all``.
@@ -154,7 +148,7 @@ def print_lines(
 def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool, quiet: bool) -> None:
     """Finish the windows under way, print none of them, and take back the lines that the reader may not have got.
 
-    A command that was interrupted ends as such, even if answers are lost: the doubtful lines are told.
+    An interrupted command ends as interrupted even if answers are lost: a message has the number of doubtful lines.
     """
     printer.stop()
     try:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import click
 
-from urifilter_redis import OverCapacity, Rotation, UriFilter
+from urifilter_redis import OverCapacity, Rotation, UriFilter, UriFilterError, list_filters
 from urifilter_redis.bloom.retention import TIMED
 
 from .common import (
     NOTHING_DUE,
     Shared,
+    complain,
     confirm,
     filter_name,
     moment,
     open_one_of_all,
     pass_shared,
     print_json,
-    print_rows,
-    rows_of_each,
+    quiet_option,
     say,
     shared,
 )
@@ -35,7 +34,7 @@ __all__ = ["rotate", "union"]
 @click.option("--due", is_flag=True, help="Rotate only filters that are due; without NAMES all of them. For cron.")
 @click.option("--epoch", type=int, help="Rotate only from this epoch: of several calls that name it, one rotates.")
 @click.option("--dry-run", is_flag=True, help="Print the rotations that would be done, and do nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 @shared
 @pass_shared
 def rotate(
@@ -54,18 +53,26 @@ def rotate(
         raise click.UsageError("which filters? Name them, or say --due for all that are due")
     if due and epoch is not None:
         raise click.UsageError("--due knows the epoch itself: leave out --epoch")
-    one = partial(_one, options, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
-    rows, failed = rows_of_each(options, names, one)
-    if options.json or not quiet:
-        did = "would rotate" if dry_run else "rotated"
-        print_rows(options, rows, lambda row: f"{did} to epoch {row['epoch']}")
+    rows: list[dict[str, Any]] = []
+    failed = False
+    for name in names or list_filters(**options.where()):
+        try:
+            rows += _rotate(options, name, due=due, epoch=epoch, dry_run=dry_run, named=bool(names), quiet=quiet)
+        except UriFilterError as error:  # the other filters are rotated all the same
+            complain(str(error), type(error).__name__)
+            failed = True
+    if options.json:
+        print_json(rows)
+    elif not quiet:
+        for row in rows:
+            click.echo(f"{row['filter']}: {'would rotate' if dry_run else 'rotated'} to epoch {row['epoch']}")
     if failed:
         raise click.exceptions.Exit(2)
     if due and not rows:
         raise click.exceptions.Exit(NOTHING_DUE)
 
 
-def _one(
+def _rotate(
     options: Shared, name: str, *, due: bool, epoch: int | None, dry_run: bool, named: bool, quiet: bool
 ) -> list[dict[str, Any]]:
     """Rotate one filter; return its row, or none if nothing was due."""
@@ -90,7 +97,7 @@ def _one(
 @click.command()
 @click.argument("target", type=filter_name)
 @click.argument("sources", type=filter_name, nargs=-1, required=True)
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 @click.option("--yes", is_flag=True, help="Merge even if TARGET is over capacity then.")
 @shared
 @pass_shared

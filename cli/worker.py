@@ -13,11 +13,12 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
+from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_backend
 from urifilter_redis.worker import Worker
 
-from .common import Shared, counted, filter_name, moment, pass_shared, print_json, say, shared, size_text
+from .common import Shared, counted, filter_name, moment, pass_shared, print_json, quiet_option, say, shared
 from .daemon import add_stop_and_status, background, daemon_options
 from .progress import steps
 from .signals import Interrupted, Signals
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint", "restore", "worker"]
 
+log = logging.getLogger("urifilter_redis.worker")
+
 
 @click.command()
 @click.argument("name", type=filter_name)
 @click.option("--full", is_flag=True, help="Write all shards, also those that have not changed.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 @shared
 @pass_shared
 def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
@@ -52,7 +55,7 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 
 @click.command()
 @click.argument("name", type=filter_name)
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 @shared
 @pass_shared
 def restore(options: Shared, name: str, *, quiet: bool) -> None:
@@ -64,7 +67,6 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
     """
     with UriFilter.open(name, **options.filter()) as opened:
         done = opened.restored
-        nothing = f"{name}: nothing to restore: Redis has what the archive has"
         if opened.config.archive in {None, "redis"}:
             raise click.UsageError(f"{name} was made without an archive")
         if named_backend(options.archive) is None:
@@ -73,10 +75,11 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
         say(f"urifilter: {problem}; something older was used")
     if options.json:
         print_json({"filter": name, **(asdict(done) if done else {"shards": 0})})
+    elif not quiet and done:
+        since = f" of {moment(done.begun)}" if done.begun else ""
+        click.echo(f"{name}: restored {counted(done.shards, 'shard')} to checkpoint {done.checkpoint}{since}")
     elif not quiet:
-        since = f" of {moment(done.begun)}" if done and done.begun else ""
-        shards = counted(done.shards, "shard") if done else ""
-        click.echo(f"{name}: restored {shards} to checkpoint {done.checkpoint}{since}" if done else nothing)
+        click.echo(f"{name}: nothing to restore: Redis has what the archive has")
 
 
 class _Stop:
@@ -161,25 +164,17 @@ def worker(
         work = Worker(*where, every, names, stop.check, timeouts=options.where()["timeouts"])
         try:
             if once:
-                _once(work, options)
+                done = work.once(force=True)
+                if options.json:
+                    print_json([asdict(each) for each in done])
+                if any(each.error for each in done):
+                    sys.exit(2)
             else:
-                _say_begun(names, checkpoint_every)
+                which = f"filter {', '.join(names)}" if names else "all filters"
+                log.info("begun: looks after %s, a checkpoint every %s", which, checkpoint_every)
                 work.run(stop.sleep)
         except Interrupted:
-            logging.getLogger("urifilter_redis.worker").info("stopped")
-
-
-def _say_begun(names: tuple[str, ...], every: str) -> None:
-    which = f"filter {', '.join(names)}" if names else "all filters"
-    logging.getLogger("urifilter_redis.worker").info("begun: looks after %s, a checkpoint every %s", which, every)
-
-
-def _once(work: Worker, options: Shared) -> None:
-    done = work.once(force=True)
-    if options.json:
-        print_json([asdict(each) for each in done])
-    if any(each.error for each in done):
-        sys.exit(2)
+            log.info("stopped")
 
 
 add_stop_and_status(worker, "worker")

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     import redis.asyncio as redis_asyncio
 
+    from urifilter_redis.base_client import PackedFilter
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.near_cache import NearCacheSettings
-    from urifilter_redis.pickling import PackedFilter
 
 __all__ = ["AsyncBaseClient", "Opening", "windows"]
 
@@ -107,14 +107,19 @@ class AsyncBaseClient(BaseClient):
         *,
         coalesce: bool,
     ) -> Self:
-        keys, timeouts, rotation_timer = FilterKeys(prefix, name), timeouts or Timeouts(), RotationTimer(rotate)
+        timeouts, rotation_timer = timeouts or Timeouts(), RotationTimer(rotate)
         backend = named_backend(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
         connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
-        insists = archive is not None
         session = Session(
-            keys, connector.shown, timeouts, backend, insists, rotation_timer=rotation_timer, near_cache=near
+            FilterKeys(prefix, name),
+            connector.shown,
+            timeouts,
+            backend,
+            insists=archive is not None,
+            rotation_timer=rotation_timer,
+            near_cache=near,
         )
         connector.equip(session)
         opened = cls(connector, session)

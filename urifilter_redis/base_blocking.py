@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import redis as redis_py
 
+    from urifilter_redis.base_client import PackedFilter
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.errors import UriFilterError
-    from urifilter_redis.pickling import PackedFilter
 
 __all__ = ["BlockingBaseClient", "connect", "drop_filter", "list_filters", "run", "windows"]
 
@@ -50,14 +50,19 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
 ) -> tuple[Connector, Session]:
     """Return a connector and a session without opening a filter; name None: for the server alone."""
     keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
-    backend = named_backend(archive)
+    backend, rotation_timer = named_backend(archive), RotationTimer(rotate)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts, connections, wait_replicas, reads)
-    where, rotation_timer = connector.shown if name is None else "", RotationTimer(rotate)
     session = Session(
-        keys, connector.shown, timeouts, backend, archive is not None, where=where, rotation_timer=rotation_timer
+        keys,
+        connector.shown,
+        timeouts,
+        backend,
+        insists=archive is not None,
+        where=connector.shown if name is None else "",
+        rotation_timer=rotation_timer,
+        near_cache=near or NearCacheSettings(),
     )
-    session.near_cache = near or NearCacheSettings()
     connector.equip(session)
     return connector, session
 

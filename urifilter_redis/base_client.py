@@ -1,27 +1,31 @@
-"""The part of both clients that needs no server."""
+"""The part of both clients that needs no server: attributes, and pickling."""
 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from urifilter_redis.engine.rotation_timer import RotationTimer
+from urifilter_redis.engine.session import Session
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
-from urifilter_redis.pickling import PackedFilter
-from urifilter_redis.storage.backends import open_backend
+from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, open_backend
+from urifilter_redis.transport.url import Packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from urifilter_redis.engine.near_cache import NearCacheInfo
-    from urifilter_redis.engine.session import Restored, Session
-    from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.near_cache import NearCacheInfo, NearCacheSettings
+    from urifilter_redis.engine.session import Restored
+    from urifilter_redis.engine.steps import Flow, Timeouts
     from urifilter_redis.errors import AnswerLost
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["BaseClient"]
+__all__ = ["BaseClient", "PackedFilter"]
 
 T = TypeVar("T")
 
@@ -35,7 +39,7 @@ class BaseClient:
 
     def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
         self._connector, self._session, self._unopened = connector, session, unopened
-        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # whose beats end with this filter
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # claims, whose beats end with this filter
 
     def __repr__(self) -> str:
         config = self._session.config
@@ -57,19 +61,15 @@ class BaseClient:
         raise NotImplementedError
 
     def _check_open(self) -> None:
-        """Check that the filter was not closed.
-
-        Raises:
-            ValueError: it was, as a closed file has it.
-        """
+        """Raise ValueError if the filter was closed, as a closed file does."""
         if self._closed:
             raise ValueError(f"filter {self.name!r} is closed: open it again")
 
     def _packed(self) -> PackedFilter:
+        if self._unopened is not None:
+            return self._unopened
         connector = self._connector
-        return self._unopened or PackedFilter.of(
-            self._session, connector.packed(), connector.connections, coalesce=self._coalesces
-        )
+        return PackedFilter.of(self._session, connector.packed(), connector.connections, coalesce=self._coalesces)
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
         """Open an unpickled filter, then run a flow."""
@@ -189,3 +189,58 @@ class BaseClient:
             []
         """
         return unresolved(self._session)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFilter:
+    """The state of an open filter that goes through pickle; the filter is opened anew with the same settings.
+
+    Attributes:
+        server: the server's address.
+        archive: the archive's address, if one was named.
+        insists: whether the call named the archive.
+        config: the configuration; the filter must still have its uid.
+        view: the live slices as last known.
+        near_cache: the settings of a near cache, without its content.
+        name, prefix, timeouts, connections, rotate, coalesce: see ``AsyncUriFilter.create``.
+    """
+
+    name: str
+    prefix: str
+    server: Packed
+    archive: Packed | None
+    insists: bool
+    timeouts: Timeouts
+    connections: int | None
+    config: Config
+    view: View
+    rotate: str | None
+    near_cache: NearCacheSettings
+    coalesce: bool = True
+
+    @classmethod
+    def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
+        """Pack a filter, with all secrets."""
+        backend, keys = session.backend, session.keys
+        archive = None if backend is None else Packed(backend.url, backend.shown, ARCHIVE_VARIABLE)
+        where = keys.name, keys.prefix, server, archive, session.insists, session.timeouts, connections
+        rotate, near_cache = session.rotation_timer.rotate, session.near_cache
+        return cls(*where, session.config, session.view(0), rotate, near_cache, coalesce)
+
+    def without_secrets(self) -> PackedFilter:
+        """Return a copy that may leave this process."""
+        archive = None if self.archive is None else self.archive.without_secrets()
+        return replace(self, server=self.server.without_secrets(), archive=archive)
+
+    def session(self) -> Session:
+        """Return a session that is not opened yet."""
+        session = Session(
+            FilterKeys(self.prefix, self.name),
+            self.server.shown,
+            self.timeouts,
+            insists=self.insists,
+            rotation_timer=RotationTimer(self.rotate),
+            near_cache=self.near_cache,
+        )
+        session.assume(self.config, self.view)
+        return session

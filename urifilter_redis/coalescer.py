@@ -1,4 +1,4 @@
-"""Sends single calls of an asyncio client together.
+"""The coalescer of an asyncio client sends single calls of many tasks together.
 
 While one call is under way, others wait, and go in the next pipeline. A client without a call under way sends at once,
 in the caller's task. A task of the client's own drives the calls that waited, so that the cancellation of one caller
@@ -33,17 +33,12 @@ T = TypeVar("T")
 #: The most single calls that go together. Their pipeline holds the server for some milliseconds.
 TOGETHER = 500
 
-#: Seconds between two looks at a call of another event loop.
-LOOK = 0.01
+#: Seconds between two checks whether calls have ended.
+POLL = 0.01
 
 
 class Coalescer:
-    """The single calls of one client in one event loop, in a queue for each command and ``max_age``.
-
-    Args:
-        session: the filter's session.
-        drive: runs a flow of the client.
-    """
+    """The single calls of one client in one event loop, in a queue for each command and ``max_age``."""
 
     def __init__(self, session: Session, drive: Drive) -> None:
         self._session, self._drive = session, drive
@@ -51,7 +46,7 @@ class Coalescer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, method: Method[T], batch: Batch) -> Awaitable[T]:
-        """Await a method's result for a batch of one item that was not asked before; raises as ``items.resolve``."""
+        """Return a method's result for a new batch of one item, awaitable; errors are those of ``items.resolve``."""
         key = batch.command, batch.max_age
         queue = self._queues.get(key) or self._queues.setdefault(key, _Queue(self._session, self._drive, self._start))
         if queue.is_free(batch.open[0].shard):
@@ -59,10 +54,10 @@ class Coalescer:
         return queue.together(method, batch)
 
     async def again(self, batch: Batch, combined: CombinedCall) -> None:
-        """Get the answer of a batch whose item was sent in a combined call, or raise the error of its call.
+        """Get the answer for an item that was sent in a combined call, or raise the error of that call.
 
-        The call is sent again as a whole, by one of its callers at a time. The batch of an item that was never sent
-        leaves the combined call without an answer.
+        The call is sent again as a whole, by one of its callers at a time. An item that was never sent leaves the
+        combined call without an answer.
         """
         call, mine = combined.call_of(batch), asyncio.get_running_loop().create_future()
         landed = combined.flights.setdefault(call, mine)
@@ -77,7 +72,7 @@ class Coalescer:
     async def close(self) -> None:
         """Wait until each single call is answered or has failed."""
         while self._tasks or any(queue.is_at_work for queue in self._queues.values()):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
 
     def _start(self, work: Any, ended: Callable[[], None]) -> None:
         """Run a task of the client's own, and then ``ended``, even if the task was cancelled before its first step."""
@@ -99,7 +94,7 @@ class Coalescer:
             return
         end = monotonic() + self._session.total
         while monotonic() < end and not landed.done():  # noqa: ASYNC110 - of another loop
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL)
 
 
 class _Queue:
@@ -140,7 +135,7 @@ class _Queue:
         single = PendingCall(batch, asyncio.get_running_loop().create_future())
         self._waiting.append(single)
         if self._timer is None:
-            self._look_after(self._session.total)
+            self._expire_in(self._session.total)
         try:
             await single.told
             if single.error is None:
@@ -152,7 +147,7 @@ class _Queue:
             raise
         raise single.error
 
-    def _look_after(self, seconds: float) -> None:
+    def _expire_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
@@ -162,7 +157,7 @@ class _Queue:
         text = f"{self._session.where}: not sent, because earlier calls have been under way for {total:g} s"
         for single in [single for single in self._waiting if single.waits]:
             if single.began > now - total:
-                self._look_after(single.began + total - now)
+                self._expire_in(single.began + total - now)
                 break
             single.fail(ServerUnavailable(text))
 
@@ -203,8 +198,8 @@ class _Queue:
 class _Turn:
     """The time in which a combined call, or a call sent alone, has the queue.
 
-    It ends early for shards whose calls are settled at the first attempt, so that a shard that is away or being
-    restored does not keep the others waiting.
+    The turn ends early for the shards that answer the first attempt. So a shard that is away, or being restored, keeps
+    no other shard waiting.
     """
 
     __slots__ = ("_began", "_held", "_queue", "combined")
@@ -216,11 +211,11 @@ class _Turn:
 
     @property
     def began(self) -> float:
-        """See ``combined.Turn``."""
+        """See ``combined_call.Turn``."""
         return self._began if self.combined is None else self.combined.began
 
     def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
-        """Tell an error to callers whose time is over; see ``combined.Turn``."""
+        """See ``combined_call.Turn``."""
         return self.combined is None or self.combined.leave(call, before, error)
 
     def repeat(self, shards: set[int]) -> None:

@@ -1,4 +1,4 @@
-"""Asks about the items of a long stream: reading, hashing, sending and waiting overlap."""
+"""Questions about the items of a long stream: reading, hashing, sending and waiting overlap."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
-#: The most items of a stream that are under way. A killed process has inserted at most so many without printing them.
+#: The most items of a stream under way. A killed process has inserted at most so many without printing them.
 UNDER_WAY = flows.WINDOW
 
-#: The most windows of a stream that are under way; each takes a connection.
+#: The most windows of a stream under way; each takes a connection.
 WINDOWS = 4
 
 #: How often a call is repeated after its retries ran out.
 ASK_AGAIN = 2
 
-#: One answer an item: 0 as the scripts give it, any other number for one that was seen (it is no age); None for each
-#: that has not arrived.
+#: One answer an item: 0 for a new item, any other number (which is no age) for a seen one, None for a missing answer.
 Answers: TypeAlias = "Sequence[int | None]"
 
 T = TypeVar("T")
@@ -39,12 +38,7 @@ W = TypeVar("W")
 
 
 def persist(method: Callable[..., T], *items: object, **more: Any) -> T:
-    """Call a writing method of a filter; if its answer is lost, repeat the same call.
-
-    Args:
-        method: the method; it takes ``retry=``.
-        items: its items.
-        more: its other arguments by name.
+    """Call a writing method of a filter, which takes ``retry=``; if its answer is lost, repeat the same call.
 
     Raises:
         AnswerLost: the answer was lost again and again.
@@ -94,15 +88,15 @@ class StreamedFilter(UriFilter):
 
 @dataclass(slots=True)
 class _Asked(Generic[W]):
-    """A window that is under way.
+    """A window under way.
 
     Attributes:
         window: the caller's window.
         count: the number of its items.
-        digests: the digests that were asked about.
-        positions: the position of each of these digests in the window; None: all were asked about.
-        batch: the batch of these digests.
-        begun: its calls, the first of which were sent.
+        digests: the digests that no other window may ask about meanwhile.
+        positions: the position in the window of each item of the batch; None: the batch has all items.
+        batch: the batch of the items.
+        begun: the calls of the batch; the first of them were sent.
     """
 
     window: W
@@ -112,21 +106,21 @@ class _Asked(Generic[W]):
     batch: Batch
     begun: Begun[Batch]
 
-    def told(self, answers: Answers) -> Answers:
-        """Return the answers for all items of the window, given those of the digests."""
+    @property
+    def answers(self) -> Answers:
+        """The answers for all items of the window."""
         if self.positions is None:
-            return answers
-        of_all: list[int | None] = [SEEN] * self.count
-        for position, answer in zip(self.positions, answers, strict=True):
-            of_all[position] = answer
-        return of_all
+            return self.batch.answers
+        answers: list[int | None] = [SEEN] * self.count
+        for position, answer in zip(self.positions, self.batch.answers, strict=True):
+            answers[position] = answer
+        return answers
 
 
 class Stream(Generic[W]):
     """Asks a filter about windows of items. While some windows are under way, the caller reads the next one.
 
-    An item that is inserted is asked about once while it is under way: it is "new" where it comes first. So is one that
-    is claimed.
+    An item is inserted, or claimed, once while it is under way: it is "new" where it comes first.
 
     Attributes:
         filter: the filter.
@@ -137,7 +131,7 @@ class Stream(Generic[W]):
             ``claim_options``.
         take: called with each window and its answers, in the order of the windows.
         max_age: see ``UriFilter.insert_ages``.
-        claim_options: makes the terms of a batch of its items; None: the command is not about claims.
+        claim_options: makes the options of a batch from its items; None: the command is not about claims.
 
     Example:
         >>> with StreamedFilter.open("news") as news:
@@ -156,17 +150,17 @@ class Stream(Generic[W]):
         claim_options: Callable[[Sequence[Any]], ClaimOptions] | None = None,
     ) -> None:
         self.filter, self._command, self._take, self._max_age = news, command, take, max_age
-        self._terms = claim_options
+        self._claim_options = claim_options
         self._under_way: deque[_Asked[W]] = deque()
         self._items = 0
 
     @property
     def windows(self) -> int:
-        """The number of windows that are under way."""
+        """The number of windows under way."""
         return len(self._under_way)
 
     def put(self, window: W, items: Sequence[object]) -> None:
-        """Send a window. The oldest ones under way are finished before that, if there would be too many items.
+        """Send a window. If there would be too many items under way, the oldest windows are finished first.
 
         Args:
             window: the window, for ``take``.
@@ -177,26 +171,26 @@ class Stream(Generic[W]):
             UriFilterError: as ``drain``; nothing of this window was sent.
         """
         digests = self.filter.digests(items)
-        most = min(WINDOWS, self.filter.connections)
-        while self._under_way and (self._items + len(digests) > UNDER_WAY or len(self._under_way) >= most):
+        count, most = len(digests), min(WINDOWS, self.filter.connections)
+        while self._under_way and (self._items + count > UNDER_WAY or len(self._under_way) >= most):
             self._receive()
-        count = len(digests)
-        known: AbstractSet[bytes]
-        digests, positions, known = self._fresh(digests) if self._command == "insert" else (digests, None, frozenset())
-        if self._command == "claim":
-            known = set(digests)
-            self._settle(known)
-        claim_options = None if self._terms is None else self._terms(items)
+        reserved: AbstractSet[bytes] = frozenset()
+        positions: Sequence[int] | None = None
+        if self._command == "insert":
+            digests, positions, reserved = self._fresh(digests)
+        elif self._command == "claim":
+            reserved = set(digests)
+            self._settle(reserved)
+        claim_options = None if self._claim_options is None else self._claim_options(items)
         batch = self.filter.batch(self._command, digests, self._max_age, claim_options)
-        self._under_way.append(_Asked(window, count, known, positions, batch, self.filter.begin(batch)))
+        self._under_way.append(_Asked(window, count, reserved, positions, batch, self.filter.begin(batch)))
         self._items += count
 
     def drain(self) -> None:
-        """Finish all windows that are under way.
+        """Finish all windows under way.
 
         Raises:
-            UriFilterError: a window failed. All windows under way were handed to ``take``, with None for each answer
-                that did not arrive.
+            UriFilterError: a window failed. ``take`` got all windows under way, with None for each missing answer.
         """
         while self._under_way:
             self._receive()
@@ -226,20 +220,20 @@ class Stream(Generic[W]):
             raise next((error for error in errors if isinstance(error, AnswerLost)), errors[0])
 
     def _finish(self, wait: Callable[[_Asked[W]], object]) -> UriFilterError | None:
-        """Hand the answers of the oldest window to ``take``; return the error that left some without an answer."""
+        """Pass the answers of the oldest window to ``take``; return the error that left some without an answer."""
         asked, failed = self._under_way.popleft(), None
         self._items -= asked.count
         try:
             wait(asked)
         except UriFilterError as error:
             failed = error
-        if failed is None or asked.batch.writes:  # of a question that changes nothing, nobody misses the rest
-            self._take(asked.window, asked.told(asked.batch.answers))
+        if failed is None or asked.batch.writes:  # a failed question that changes nothing is no loss
+            self._take(asked.window, asked.answers)
         return failed
 
     def _answers(self, asked: _Asked[W], *, retry: UriFilterError | None = None) -> None:
-        """Wait for the answers to a window; ``retry=`` asks again for the missing ones."""
+        """Wait for the answers to a window; with ``retry`` ask again for the missing ones."""
         if retry is not None:
-            asked.batch.near = None  # as it is for ``retry=``
+            asked.batch.near = None  # the near cache answers no repeated call
             asked.begun = self.filter.begin(asked.batch)
         asked.begun.finish()

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class AsyncClaims(AsyncBaseClaims):
     """The items that one crawler has in hand; ``AsyncUriFilter.claims`` makes it.
 
-    An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
-    Then another crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
+    A claimed item is "new" to this object alone, until it is committed or released, or this process dies. Then another
+    crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
     items. The task survives a server that is away, and ends with its client or event loop.
 
     Use it as a context manager: leaving gives back what is left; after an exception only a lease later.
@@ -110,8 +110,7 @@ class AsyncClaims(AsyncBaseClaims):
     ) -> list[int]:
         """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in somebody's hands.
 
-        The hands may be this object's own. Arguments and errors are those of
-        ``claim_many``.
+        The hands may be this object's own. Arguments and errors are those of ``claim_many``.
 
         Example:
             >>> await mine.claim_ages(["https://example.com/a", "https://example.com/a"])
@@ -197,9 +196,8 @@ class AsyncClaims(AsyncBaseClaims):
             [True]
         """
         self._check_open()
-        method = RELEASE
-        question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
-        return await self._end(method, question)
+        question = self._backend.releasing(RELEASE, listed(uris), key, retry, delay=delay, failed=failed)
+        return await self._end(RELEASE, question)
 
     async def reclaim(self, limit: int = 100) -> list[Claim]:
         """Take in hand what dead holders had, and what was released and is due.
@@ -223,7 +221,7 @@ class AsyncClaims(AsyncBaseClaims):
             []
         """
         self._check_limit(limit)
-        if not self._hand.may_look:
+        if not self._holdings.may_look:
             return []
         self._begin_beating()
         found: Found = []
@@ -232,7 +230,7 @@ class AsyncClaims(AsyncBaseClaims):
         except Exception:
             raise
         except BaseException:
-            self._hand.leave_all(found)
+            self._holdings.leave_all(found)
             raise
 
     async def outstanding(self) -> Outstanding:
@@ -248,9 +246,9 @@ class AsyncClaims(AsyncBaseClaims):
             Outstanding(others=0, due=None)
         """
         self._check_open()
-        if self._hand.figures_are_old:
-            await self._run(self._backend.look())
-        return self._hand.outstanding()
+        if self._holdings.figures_are_old:
+            await self._run(self._backend.read_outstanding())
+        return self._holdings.outstanding()
 
     async def close(self, delay: float = 0) -> None:
         """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
@@ -269,7 +267,7 @@ class AsyncClaims(AsyncBaseClaims):
             try:
                 await self._run(self._backend.give_back_all(delay))
             except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
-                self._tell_what_is_left(error)
+                self._log_what_is_left(error)
 
     async def __aenter__(self) -> Self:
         self._check_open()
@@ -307,5 +305,5 @@ class AsyncClaims(AsyncBaseClaims):
         except Exception:
             raise
         except BaseException:
-            self._hand.abandon()
+            self._holdings.abandon()
             raise

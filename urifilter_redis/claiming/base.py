@@ -1,4 +1,4 @@
-"""The hand-written part of claims: the attributes of both kinds, and the beats of each."""
+"""The part of claims that is written by hand: the attributes of both kinds, and the beats of each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,36 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
 
-__all__ = ["AsyncBaseClaims", "BaseClaims", "Beating", "BlockingBaseClaims", "log"]
+__all__ = ["AsyncBaseClaims", "BaseClaims", "Beating", "BlockingBaseClaims"]
 
 log = logging.getLogger("urifilter_redis")
 
 
 class BaseClaims:
-    """The attributes of ``Claims`` and ``AsyncClaims``."""
+    """The attributes of ``Claims`` and ``AsyncClaims``.
 
-    def __init__(self, backend: ClaimsBackend, name: str | None, *, beat: bool) -> None:
-        self._backend, self._name, self._beats = backend, name, beat
-        self._hand, self._may_beat = backend.holdings, beat
+    Args:
+        backend: the flows.
+        run: runs a flow, in the caller's task or thread.
+        beat: runs a flow that beats, in the background.
+        name: the caller's name for the claims, for display.
+        beats: whether to beat in the background.
+    """
+
+    def __init__(
+        self,
+        backend: ClaimsBackend,
+        run: Callable[[Flow[Any]], Any],
+        beat: Callable[[Flow[None]], Any],
+        *,
+        name: str | None = None,
+        beats: bool = True,
+    ) -> None:
+        self._backend, self._run, self._run_beat = backend, run, beat
+        self._name, self._beats, self._may_beat = name, beats, beats
+        self._holdings = backend.holdings
         self._closed = False
-        self._told: type[Exception] | None = None
+        self._logged: type[Exception] | None = None
 
     def __repr__(self) -> str:
         named = "" if self._name is None else f" {self._name!r}"
@@ -49,12 +66,12 @@ class BaseClaims:
             >>> len(mine.holder)
             16
         """
-        self._hand.check_process()
-        return self._hand.holding.holder
+        self._holdings.check_process()
+        return self._holdings.holding.holder
 
     @property
     def name(self) -> str | None:
-        """The caller's name for it, for display only.
+        """The caller's name for these claims, for display only.
 
         Example:
             >>> mine.name is None
@@ -70,7 +87,7 @@ class BaseClaims:
             >>> mine.lease
             60.0
         """
-        return self._hand.lease
+        return self._holdings.lease
 
     @property
     def held(self) -> list[Claim]:
@@ -80,8 +97,8 @@ class BaseClaims:
             >>> mine.held
             []
         """
-        self._hand.check_process()
-        return self._hand.claims
+        self._holdings.check_process()
+        return self._holdings.claims
 
     @property
     def unresolved(self) -> list[UriFilterError]:
@@ -100,7 +117,7 @@ class BaseClaims:
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("these claims are closed: make new ones with claims()")
-        self._hand.check_process()
+        self._holdings.check_process()
 
     def _check_limit(self, limit: int) -> None:
         self._check_open()
@@ -112,40 +129,29 @@ class BaseClaims:
         check_delay(delay)
         if self._closed:
             return False
-        self._hand.check_process()
+        self._holdings.check_process()
         self._closed = True
-        return self._beats and self._hand.has_any
+        return self._beats and self._holdings.has_any
 
-    def _tell_what_is_left(self, error: Exception) -> None:
+    def _log_what_is_left(self, error: Exception) -> None:
         log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
 
     def _delay_after(self, error: object) -> float:
         """Return the delay before items are offered again; after an error it is long, as the error may come again."""
         return 0.0 if error is None else min(self.lease, MOST_DELAY)
 
-    def _tell(self, error: Exception | None) -> None:
-        """Log the error of a beat (None: it succeeded); repeated errors of one type are logged once."""
-        if error is not None and type(error) is not self._told:
+    def _log_failure(self, error: Exception) -> None:
+        """Log the error of a beat; repeated errors of one type are logged once."""
+        if type(error) is not self._logged:
             log.warning("claims of %s: a beat failed, and the next ones are tried: %s", self._backend.name, error)
-        self._told = None if error is None else type(error)
+        self._logged = type(error)
 
 
 class AsyncBaseClaims(BaseClaims):
     """The beats of ``AsyncClaims``, by a task in the event loop of the first call."""
 
-    def __init__(
-        self,
-        backend: ClaimsBackend,
-        run: Callable[[Flow[Any]], Awaitable[Any]],
-        beat: Callable[[Flow[None]], Awaitable[None]],
-        *,
-        name: str | None = None,
-        beats: bool = True,
-    ) -> None:
-        super().__init__(backend, name, beat=beats)
-        self._run, self._beat_with = run, beat
-        self._beating: asyncio.Task[None] | None = None
-        self._loop: tuple[int, asyncio.AbstractEventLoop] | None = None
+    _beating: asyncio.Task[None] | None = None
+    _loop: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     def _check_open(self) -> None:
         super()._check_open()
@@ -169,16 +175,15 @@ class AsyncBaseClaims(BaseClaims):
 
     def _begin_beating(self) -> None:
         if self._may_beat and (self._beating is None or self._beating.done()):
-            beating = _beat(weakref.WeakMethod(self._beat_once), self._hand.beat_interval)
+            beating = _beat(weakref.WeakMethod(self._beat_once), self._holdings.beat_interval)
             self._beating = asyncio.create_task(beating, name="urifilter-beat")
 
     async def _beat_once(self) -> None:
         try:
-            await self._beat_with(self._backend.beat())
+            await self._run_beat(self._backend.beat())
+            self._logged = None
         except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
-            self._tell(error)
-        else:
-            self._tell(None)
+            self._log_failure(error)
 
     async def _end_beating(self) -> None:
         """Beat no more, as these claims or their client are closed."""
@@ -200,22 +205,11 @@ async def _beat(ref: weakref.WeakMethod[Callable[[], Awaitable[None]]], interval
 class BlockingBaseClaims(BaseClaims):
     """The beats of ``Claims``, by a thread."""
 
-    def __init__(
-        self,
-        backend: ClaimsBackend,
-        run: Callable[[Flow[Any]], Any],
-        beat: Callable[[Flow[None]], None],
-        *,
-        name: str | None = None,
-        beats: bool = True,
-    ) -> None:
-        super().__init__(backend, name, beat=beats)
-        self._run, self._beat_with = run, beat
-        self._beating: Beating | None = None
+    _beating: Beating | None = None
 
     def _begin_beating(self) -> None:
         if self._may_beat and (self._beating is None or not self._beating.is_alive()):
-            self._beating = Beating(self._beat_once, self._hand.beat_interval)
+            self._beating = Beating(self._beat_once, self._holdings.beat_interval)
             self._beating.start()
 
     def _beat_once(self) -> None:
@@ -224,11 +218,10 @@ class BlockingBaseClaims(BaseClaims):
             current.end()  # two threads may have begun to beat at once, or one as another closed
             return
         try:
-            self._beat_with(self._backend.beat())
+            self._run_beat(self._backend.beat())
+            self._logged = None
         except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
-            self._tell(error)
-        else:
-            self._tell(None)
+            self._log_failure(error)
 
     def _end_beating(self) -> None:
         """Beat no more, as these claims or their client are closed."""
@@ -263,7 +256,7 @@ class Beating(threading.Thread):
         self._ended.set()
 
     def stop(self, patience: float) -> None:
-        """Beat no more; wait for a beat that is under way, for so many seconds at most."""
+        """Beat no more; wait for a beat under way, ``patience`` seconds at most."""
         self.end()
         if self is not threading.current_thread():
             self.join(patience)

@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Claims(BlockingBaseClaims):
     """The items that one crawler has in hand; ``UriFilter.claims`` makes it.
 
-    An item that was claimed is "new" to this object alone, until it is committed or released, or this process dies.
-    Then another crawler gets it from ``reclaim``. A thread beats in the background, so that slow work keeps its
+    A claimed item is "new" to this object alone, until it is committed or released, or this process dies. Then another
+    crawler gets it from ``reclaim``. A thread beats in the background, so that slow work keeps its
     items. The thread survives a server that is away, ends with its client, and never keeps an
     interpreter from ending.
 
@@ -112,8 +112,7 @@ class Claims(BlockingBaseClaims):
     ) -> list[int]:
         """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in somebody's hands.
 
-        The hands may be this object's own. Arguments and errors are those of
-        ``claim_many``.
+        The hands may be this object's own. Arguments and errors are those of ``claim_many``.
 
         Example:
             >>> mine.claim_ages(["https://example.com/a", "https://example.com/a"])
@@ -199,9 +198,8 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        method = RELEASE
-        question = self._backend.releasing(method, listed(uris), key, retry, delay=delay, failed=failed)
-        return self._end(method, question)
+        question = self._backend.releasing(RELEASE, listed(uris), key, retry, delay=delay, failed=failed)
+        return self._end(RELEASE, question)
 
     def reclaim(self, limit: int = 100) -> list[Claim]:
         """Take in hand what dead holders had, and what was released and is due.
@@ -225,7 +223,7 @@ class Claims(BlockingBaseClaims):
             []
         """
         self._check_limit(limit)
-        if not self._hand.may_look:
+        if not self._holdings.may_look:
             return []
         self._begin_beating()
         found: Found = []
@@ -234,7 +232,7 @@ class Claims(BlockingBaseClaims):
         except Exception:
             raise
         except BaseException:
-            self._hand.leave_all(found)
+            self._holdings.leave_all(found)
             raise
 
     def outstanding(self) -> Outstanding:
@@ -250,9 +248,9 @@ class Claims(BlockingBaseClaims):
             Outstanding(others=0, due=None)
         """
         self._check_open()
-        if self._hand.figures_are_old:
-            self._run(self._backend.look())
-        return self._hand.outstanding()
+        if self._holdings.figures_are_old:
+            self._run(self._backend.read_outstanding())
+        return self._holdings.outstanding()
 
     def close(self, delay: float = 0) -> None:
         """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.
@@ -271,7 +269,7 @@ class Claims(BlockingBaseClaims):
             try:
                 self._run(self._backend.give_back_all(delay))
             except (UriFilterError, ValueError) as error:  # ValueError: the filter is closed
-                self._tell_what_is_left(error)
+                self._log_what_is_left(error)
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -309,5 +307,5 @@ class Claims(BlockingBaseClaims):
         except Exception:
             raise
         except BaseException:
-            self._hand.abandon()
+            self._holdings.abandon()
             raise

@@ -1,4 +1,4 @@
-"""The backends of claims: the protocol, and the one that asks Redis; the SDK has the one over HTTP."""
+"""What claims ask: the protocol of a backend, and the backend that asks Redis. The SDK has the one over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["ClaimsBackend", "Question", "RedisClaims"]
 
 
 class Question(Answering, Protocol):
-    """A call about items, which ``Pending`` may hold."""
+    """A call about items that ``Pending`` can hold."""
 
     @property
     def writes(self) -> bool:
@@ -35,11 +35,11 @@ class Question(Answering, Protocol):
 
 
 class ClaimsBackend(Protocol):
-    """Flows about the claims on one filter. They note their changes in the hand; errors are those of the client."""
+    """Flows about the claims on one filter; they note changes in ``holdings``, and raise the client's errors."""
 
     @property
     def holdings(self) -> Holdings:
-        """The hand of the object."""
+        """What the object has in hand."""
         ...
 
     @property
@@ -49,7 +49,7 @@ class ClaimsBackend(Protocol):
 
     @property
     def where(self) -> str:
-        """The name of the filter or the service, with which messages begin."""
+        """The filter or the service, for the beginning of messages."""
         ...
 
     @property
@@ -108,21 +108,21 @@ class ClaimsBackend(Protocol):
         """Take in hand at most ``limit`` items of dead holders, or due again; note each in ``found``."""
         ...
 
-    def look(self) -> Flow[Any]:
-        """Note in the hand how many items others have."""
+    def read_outstanding(self) -> Flow[Any]:
+        """Note how many items others have in hand."""
         ...
 
     def beat(self) -> Flow[None]:
-        """Give a sign of life; correct the hand where the server has other items."""
+        """Give a sign of life; correct the holdings where the server has other items."""
         ...
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items of the hand; ``delay`` is in seconds."""
+        """Release all items in hand; ``delay`` is in seconds."""
         ...
 
 
 class RedisClaims:
-    """Asks Redis itself; see ``ClaimsBackend``.
+    """A backend that asks Redis itself; see ``ClaimsBackend``.
 
     Args:
         session: the session of the open filter.
@@ -205,14 +205,14 @@ class RedisClaims:
         """Take in hand at most ``limit`` items; see ``flows.reclaim``."""
         return reclaim.reclaim_round(self._session, self.holdings, reclaim.Round(limit, found=found))
 
-    def look(self) -> Flow[Any]:
-        """Look at all shards."""
+    def read_outstanding(self) -> Flow[Any]:
+        """Ask all shards."""
         return reclaim.outstanding(self._session, self.holdings)
 
     def beat(self) -> Flow[None]:
-        """Beat in the shards of the hand's items; see ``flows.reclaim``."""
+        """Beat in the shards of the items in hand; see ``flows.reclaim``."""
         return reclaim.beat(self._session, self.holdings)
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items of the hand."""
+        """Release all items in hand."""
         return reclaim.give_back_all(self._session, self.holdings, delay)

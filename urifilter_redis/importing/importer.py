@@ -1,4 +1,4 @@
-"""The import itself: windows of a source go into a filter, and a note says how far it came."""
+"""The import itself: windows of a source go into a filter, and a note says how far the import came."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Receiver(UriFilter):
         return self._run(condition_of(self._session))
 
     def take(self, items: list[bytes], *, digests: bool, retry: AnswerLost | None = None) -> list[bool]:
-        """Insert items; return for each whether it is new.
+        """Insert items, or with ``digests`` their digests of 16 bytes; return whether each is new.
 
         Args:
-            items: the items, or with ``digests`` their digests of 16 bytes.
-            digests: whether to insert digests as they are.
+            items: the items or digests.
+            digests: whether they are digests.
             retry: the error that this method raised for the same items; their answers are asked for again.
 
         Raises:
@@ -69,7 +69,7 @@ class Import:
     Attributes:
         counts: the items so far, those of earlier runs included.
         resumed: the number of items of earlier runs, which are not read again.
-        begun_anew: the reason why the import began anew although an earlier run had come some way; else empty.
+        begun_anew: the reason why the import began anew in spite of an earlier run; else empty.
         can_resume: whether an interrupted import can go on where it stopped.
 
     Args:
@@ -77,17 +77,17 @@ class Import:
         source: the source.
         bad: called with a message for each part of the source that is left out.
         digests: whether the source's items are digests of the filter's own hash, of 16 bytes each (``Digests``).
-        restart: whether to begin anew although an earlier run came some way.
+        restart: whether to begin anew in spite of an earlier run.
 
     Raises:
         UriFilterError: any of the tree in ``errors``.
 
     Example:
         >>> with Receiver.open("news") as news, SetSource(b"spider:dupefilter") as fingerprints:
-        ...     moving = Import(news, fingerprints, print)
-        ...     for window in moving.windows():
-        ...         moving.insert(window)
-        ...     moving.finish()
+        ...     importing = Import(news, fingerprints, print)
+        ...     for window in importing.windows():
+        ...         importing.insert(window)
+        ...     importing.finish()
     """
 
     def __init__(

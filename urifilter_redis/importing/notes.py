@@ -37,7 +37,7 @@ class Counts:
     """The items of an import so far.
 
     Attributes:
-        items: the items that were inserted.
+        items: the number of inserted items.
         new: the number of items that were answered "new".
         bad: the number of items and files that were left out.
     """
@@ -67,13 +67,7 @@ class Note:
 
 
 def doubt(note: Note, now: Condition, config: Config) -> str:
-    """Return the reason why items before the note's place may be missing in the filter; an empty text if none is.
-
-    Args:
-        note: the note.
-        now: the filter's present condition.
-        config: the filter's configuration.
-    """
+    """Return the reason why items before the note's place may be missing in the filter; an empty text if none is."""
     if reason := loss(note, now, config):
         return reason
     if config.retention in TIMED and now.newest_epoch - note.condition.epoch >= (config.slices or 0):
@@ -82,13 +76,7 @@ def doubt(note: Note, now: Condition, config: Config) -> str:
 
 
 def loss(note: Note, now: Condition, config: Config) -> str:
-    """Return the reason why the filter may have lost items that have not expired; an empty text if it has not.
-
-    Args:
-        note: the note.
-        now: the filter's present condition.
-        config: the filter's configuration.
-    """
+    """Return the reason why the filter may have lost items that have not expired; an empty text if it has not."""
     then = note.condition
     if now.uid != then.uid:
         return "the filter was dropped and created anew"
@@ -103,11 +91,7 @@ def loss(note: Note, now: Condition, config: Config) -> str:
 
 
 class NoteFile:
-    """The file of the note about one import: the same filter, source and way to read it.
-
-    Args:
-        names: the texts that make the import the same one as before.
-    """
+    """The file of the note about one import; ``names`` tell the import (filter, source, way of reading) from others."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._id = hashlib.sha256(json.dumps([*names]).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Sources of an import: a set in Redis, digests, and the form that every source has."""
+"""Sources of an import: the protocol, a set in Redis, and wrappers that peek at a source or read digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Timeouts
 
-__all__ = ["Digests", "Peeked", "SetSource", "Source", "Window", "read_digest"]
+__all__ = ["Digests", "Peeked", "SetSource", "Source", "Window"]
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
@@ -74,11 +74,11 @@ class Source(Protocol):
         ...
 
     def is_still(self, state: dict[str, Any], place: Any) -> bool:
-        """Return whether the source shows no change, so that an earlier reading may go on.
+        """Whether the source shows no change, so that an earlier reading may go on.
 
         Args:
             state: the source's state when that reading began.
-            place: the place that it has come to.
+            place: the place that the reading has reached.
         """
         ...
 
@@ -99,7 +99,7 @@ class SetPlace:
     Attributes:
         cursor: the cursor of SSCAN; ``END``: all members are read.
         read: the number of members before the place.
-        sample: some of them, drawn at random; "" in place of a long one. Each byte is a character.
+        sample: some of these members, drawn at random; "" for a long one. Each byte is a character.
     """
 
     cursor: str = "0"
@@ -107,7 +107,7 @@ class SetPlace:
     sample: Sequence[str] = ("",) * SAMPLE
 
     def after(self, members: Sequence[bytes], cursor: str) -> SetPlace:
-        """Return the place after some more members. Each part of the sample is any member before it, equally likely."""
+        """Return the place after some more members. Each part of the sample is any earlier member, equally likely."""
         if not members:
             return replace(self, cursor=cursor)
         read = self.read + len(members)
@@ -131,12 +131,6 @@ class SetSource:
     reading that was interrupted and goes on later, too. If another set came in its place meanwhile, its number of
     members differs, or it lacks members of the sample. If only some members were replaced by as many others, that may
     go unnoticed, and some of the others are not read.
-
-    Attributes:
-        noun: ``member``.
-        names: the server's address and the key.
-        total: the number of members that the set had at the beginning.
-        raw: true.
 
     Args:
         key: the key.
@@ -167,7 +161,7 @@ class SetSource:
         return asdict(self._found)
 
     def is_still(self, state: dict[str, Any], place: Any) -> bool:
-        """Return whether the set is as large as before, and has the members of the sample.
+        """Whether the set is as large as before, and has the members of the sample.
 
         Raises:
             ServerUnavailable: the server is away, or refuses a command.
@@ -193,7 +187,7 @@ class SetSource:
             while True:
                 run, cursor, members = reading.result()
                 if run != self._found.run:
-                    self._look_again()
+                    self._refresh()
                     anew, reached = "the set's server was restarted", SetPlace()
                     reading = thread.submit(self._read, "0")
                     continue
@@ -206,13 +200,13 @@ class SetSource:
                 anew = ""
                 if last:
                     break
-        self._look_again()
+        self._refresh()
 
     def _read(self, cursor: str) -> tuple[str, str, list[bytes]]:
         return drive(read_members(self._session, self._found.kind, self._key, cursor, MEMBERS_A_SCAN), self._connector)
 
-    def _look_again(self) -> None:
-        """Learn the set's state anew. A set that was deleted meanwhile may have lost members before they were read."""
+    def _refresh(self) -> None:
+        """Read the set's state anew. A set that was deleted meanwhile may have lost members before they were read."""
         try:
             self._found = drive(look_at_set(self._session, self._key), self._connector)
         except UriFilterError as error:
@@ -229,21 +223,30 @@ class SetSource:
         self.close()
 
 
-class Peeked:
+class WrappedSource:
+    """The attributes and the state of another source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.noun, self.names, self.total, self.raw = source.noun, source.names, source.total, source.raw
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the source's state."""
+        return self._source.state()
+
+    def is_still(self, state: dict[str, Any], place: Any) -> bool:
+        """Whether the source shows no change."""
+        return self._source.is_still(state, place)
+
+
+class Peeked(WrappedSource):
     """A source whose first window is read at once, so that a wrong source is noticed before a filter is made for it.
 
     Its windows from the beginning can be read once.
 
     Attributes:
-        noun: the word for one item.
-        names: the texts that tell the source from others.
-        total: the source's total.
-        raw: whether an item may have any bytes.
         first: the first window; None: there is none.
         messages: the messages about parts that could not be read before the end of the first window.
-
-    Args:
-        source: the source.
 
     Raises:
         ValueError: the source has digests, and the first window has none.
@@ -251,20 +254,11 @@ class Peeked:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
-        self.noun, self.names, self.total, self.raw = source.noun, source.names, source.total, source.raw
+        super().__init__(source)
         self.messages: list[str] = []
         self._bad: Callable[[str], None] = self.messages.append
         self._windows = source.windows(None, self._report)
         self.first = next(self._windows, None)
-
-    def state(self) -> dict[str, Any] | None:
-        """Return the source's state."""
-        return self._source.state()
-
-    def is_still(self, state: dict[str, Any], place: Any) -> bool:
-        """Return whether the source shows no change."""
-        return self._source.is_still(state, place)
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the windows after a place; from the beginning, the first one is not read again."""
@@ -294,17 +288,8 @@ SHOWN = 50
 _RAW, _HEX = 16, 32
 
 
-def read_digest(text: bytes, *, raw: bool) -> bytes | None:
-    """Return the 16 bytes of a digest; None if the text is none.
-
-    Args:
-        text: 32 hex digits, or the 16 bytes themselves.
-        raw: whether 16 bytes are allowed. In a line they would be any text of 16 characters.
-
-    Example:
-        >>> read_digest(b"5d41402abc4b2a76b9719d911017c592", raw=False)[:2]
-        b']A'
-    """
+def _read_digest(text: bytes, *, raw: bool) -> bytes | None:
+    """Return the 16 bytes of a digest, which is 32 hex digits or, if ``raw``, 16 bytes; None if the text is none."""
     if raw and len(text) == _RAW:
         return text
     if len(text) != _HEX:
@@ -315,30 +300,8 @@ def read_digest(text: bytes, *, raw: bool) -> bytes | None:
         return None
 
 
-class Digests:
-    """The digests that a source's items are, of 16 bytes each. Other items are reported and left out.
-
-    Attributes:
-        noun: the word for one item.
-        names: the texts that tell the source from others.
-        total: the source's total.
-        raw: whether an item may be the 16 bytes themselves.
-
-    Args:
-        source: the source of the items.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.noun, self.names, self.total, self.raw = source.noun, source.names, source.total, source.raw
-
-    def state(self) -> dict[str, Any] | None:
-        """Return the source's state."""
-        return self._source.state()
-
-    def is_still(self, state: dict[str, Any], place: Any) -> bool:
-        """Return whether the source shows no change."""
-        return self._source.is_still(state, place)
+class Digests(WrappedSource):
+    """The items of a source as digests of 16 bytes each. Other items are reported and left out."""
 
     def windows(self, place: Any, bad: Callable[[str], None], /) -> Iterator[Window]:
         """Yield the digests after a place in windows.
@@ -349,7 +312,7 @@ class Digests:
         wanted = f"{_HEX} hex digits" + (f", or {_RAW} bytes" if self.raw else "")
         none_yet = place is None
         for window in self._source.windows(place, bad):
-            read = [read_digest(item, raw=self.raw) for item in window.items]
+            read = [_read_digest(item, raw=self.raw) for item in window.items]
             digests = [digest for digest in read if digest is not None]
             none_yet = none_yet and not digests
             if none_yet and read:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.awaited import AsyncClaims
-from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine import async_driver
 from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import AsyncBaseClient
@@ -38,7 +38,7 @@ class AsyncAdmin(AsyncBaseClient):
     async def _run(self, flow: Flow[T]) -> T:
         self._check_open()
         self._connector.check_loop()
-        return await drive(flow, self._connector)
+        return await async_driver.drive(flow, self._connector)
 
     async def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
         """Make a filter; if it exists with these settings, do nothing.
@@ -171,9 +171,8 @@ class AsyncAdmin(AsyncBaseClient):
 class AsyncFilterAPIClient(AsyncAdmin):
     """An asyncio client of the HTTP service.
 
-    Tasks may share it. Each event loop and each forked child gets connections of its own.
-    As a context manager it closes its connections.
-    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
+    Tasks may share it. Each event loop and each forked child gets connections of its own. As a context manager it
+    closes its connections. It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
     answered exactly once, even if an answer is lost on the way.

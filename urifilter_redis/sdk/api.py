@@ -1,4 +1,4 @@
-"""The hand-written part of both clients of the service: flows of requests, connectors, pickling."""
+"""The part of both clients of the service that is written by hand: flows of requests, connectors, pickling."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import ssl
 import weakref
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -83,16 +84,15 @@ class API:
     ) -> None:
         url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
         token = access_token or os.environ.get(TOKEN_VARIABLE)
+        advice = f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}"
         try:
             self.url = httpx.URL(url.rstrip("/"))
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ValueError(
-                f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}: {error}"
-            ) from None
+            raise ValueError(f"{advice}: {error}") from None
         if self.url.userinfo:
             raise ValueError("the service's address has no user and password: give the token as access_token")
         if self.url.scheme not in {"http", "https"} or not self.url.host:
-            raise ValueError(f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}, and not {url!r}")
+            raise ValueError(f"{advice}, and not {url!r}")
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("a token is printable ASCII")
         self.token = token
@@ -148,13 +148,7 @@ class API:
     ) -> APICall:
         """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
 
-        Args:
-            method: the method; its command is one of ``http_api.COMMANDS``.
-            filter_typeid: the filter's name.
-            objects: the items, or objects that have a ``key``.
-            max_age: ring: look only at so many of the newest slices.
-            retry: an error of such a call in this process; its call is returned instead of a new one.
-            key: makes an item of each object; None: the objects are the items.
+        The method's command is one of ``http_api.COMMANDS``.
 
         Raises:
             FilterAPIError: JSON cannot carry some items (``bad_item``).
@@ -162,19 +156,18 @@ class API:
             ValueError: ``retry`` is the error of another call.
         """
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
-        path = f"{self.path_of(filter_typeid)}/{command}"
-        what = (filter_typeid, command, max_age)
-        return self.or_resumed(
-            APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key), retry, method
-        )
+        path, what = f"{self.path_of(filter_typeid)}/{command}", (filter_typeid, command, max_age)
+        call = APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key)
+        return self.or_resumed(call, retry, method)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
         """Make a call that inserts items and tells the new ones; arguments and errors are those of ``question``."""
         what, path = (filter_typeid, "filter", None), f"{self.path_of(filter_typeid)}/insert"
-        return self.or_resumed(APICall(what, COMMANDS["insert"], path, {}, listed(items), cuts_of), retry, UNIQUE)
+        call = APICall(what, COMMANDS["insert"], path, {}, listed(items), cuts_of)
+        return self.or_resumed(call, retry, UNIQUE)
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
-        """Return a new call, or the call that ``retry`` is the error of; its answers are in the method's terms.
+        """Return a new call, or the call of the error ``retry``; its answers are those of the method.
 
         Raises:
             ValueError: ``retry`` is the error of another call, or another thread or task is asking for its answers.
@@ -263,13 +256,9 @@ class API:
         return request.reply  # type: ignore[no-any-return]
 
     def resolve(self, call: A) -> Flow[A]:
-        """Send the parts of a call that have no answer yet, one after the other.
+        """Send the parts of a call that have no answer yet, one after the other; return the call with all answers.
 
-        Args:
-            call: the call; the caller has told ``session.pending`` to hold it.
-
-        Returns:
-            The same call, with all its answers.
+        ``session.pending`` holds the call meanwhile.
 
         Raises:
             FilterAPIError: a part got no answer; the error has the answers that arrived.
@@ -288,8 +277,7 @@ class API:
     def unresolved(self, holdings: Holdings | None = None) -> list[FilterAPIError]:
         """Make an error, for ``retry=``, of each call that was interrupted in this process.
 
-        Args:
-            holdings: the hand of the calls; None: calls without claims.
+        The calls are those of one object of claims; None: those without claims.
         """
         errors = []
         for call in self.session.pending.interrupted():
@@ -301,7 +289,9 @@ class API:
 
     def _send(self, call: APICall, part: Part) -> Flow[None]:
         with call.under_way(part):
-            yield from self.post(call.path, call.body(part), part, call.is_answered_by(part), keyed=call.writes)
+            yield from self.post(
+                call.path, call.body(part), part, partial(part.is_answered_by, call.command.field), keyed=call.writes
+            )
 
     def post(
         self,
@@ -440,18 +430,14 @@ class BaseClient:
     ) -> None:
         self._api = API(url, access_token, timeouts, verify, proxy)
         self._connector = self._connector_of(self._api)
-        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # whose beats end with this client
+        self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # claims, whose beats end with this client
         self._more: dict[str, Any] = {"timeouts": timeouts, "verify": verify, "proxy": proxy}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._api.url}{': closed' if self._closed else ''}>"
 
     def _check_open(self) -> None:
-        """Check that the client was not closed.
-
-        Raises:
-            ValueError: it was, as a closed file has it.
-        """
+        """Raise ValueError if the client was closed, as a closed file does."""
         if self._closed:
             raise ValueError(f"the client of {self._api.url} is closed: make another one")
 

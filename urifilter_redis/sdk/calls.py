@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["BYTES_A_REQUEST", "ITEMS_A_REQUEST", "APICall", "Part", "What", "cuts", "cuts_of", "in_json", "sizes"]
+__all__ = ["APICall", "Part", "cuts", "cuts_of", "in_json", "sizes"]
 
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
 #: requests, one after the other.
@@ -51,7 +51,7 @@ class Part:
     in_doubt: bool = False
     reply: dict[str, Any] | None = None
 
-    def is_answered_by(self, reply: dict[str, Any], field: str) -> bool:
+    def is_answered_by(self, field: str, reply: dict[str, Any]) -> bool:
         """Whether a reply has an answer for each item of this part."""
         found = reply.get(field)
         return isinstance(found, list) and len(found) == reply.get("total") == len(self.items)
@@ -74,7 +74,7 @@ class APICall:
         term: converts an answer of the service to one of the caller's method.
         parts: the parts, one for each request.
         process: the id of the process that made the call.
-        holdings: the hand that notes the answers; None without claims.
+        holdings: what notes the answers; None without claims.
     """
 
     holdings: Holdings | None = None
@@ -120,13 +120,9 @@ class APICall:
         """Return a context manager for the time of a part's request."""
         return contextlib.nullcontext()
 
-    def is_answered_by(self, part: Part) -> Callable[[dict[str, Any]], bool]:
-        """Return a function: whether a reply has an answer for each item of a part."""
-        return lambda reply: part.is_answered_by(reply, self.command.field)
-
     def answers_of(self, part: Part) -> list[int]:
-        """Return an answer for each item of a part that was answered."""
-        assert part.reply is not None  # noqa: S101 - see above
+        """Return an answer for each item of an answered part."""
+        assert part.reply is not None  # noqa: S101 - as the part is answered
         return list(map(int, part.reply[self.command.field]))
 
     @property
@@ -157,11 +153,7 @@ def in_json(item: object) -> bool:
 
 
 def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
-    """Return the length of each item in bytes.
-
-    Args:
-        items: the items.
-        in_base64: whether items that JSON cannot carry are sent as base64 of their bytes.
+    """Return the length of each item in bytes; ``in_base64``: items that JSON cannot carry are sent as base64.
 
     Raises:
         FilterAPIError: JSON cannot carry some items (``bad_item``, with their indices).
@@ -170,9 +162,9 @@ def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
         encoded = encode_items(items)
     except BadItem as error:
         raise FilterAPIError(str(error), error_code="bad_item", indices=error.indices) from None
-    bad: list[int] = []
     if in_base64:
         return list(map(len, encoded))
+    bad: list[int] = []
     if any(issubclass(kind, bytes) for kind in set(map(type, items))):
         text = "bytes are not JSON: decode them"
         bad = [number for number, item in enumerate(items) if isinstance(item, bytes)]

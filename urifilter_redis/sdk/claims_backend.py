@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import operator
-from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPClaims"]
 
-#: The only shard of a hand here, because the service does not tell the shards of items.
+#: The only shard of the holdings here, because the service does not tell the shards of items.
 SHARD = 0
 
 
@@ -37,7 +36,7 @@ class ClaimsCall(APICall):
     """One call about claims.
 
     Attributes:
-        holdings: the hand that notes the answers; None: no hand.
+        holdings: what notes the answers; None: nothing does.
         payloads: claim: the payload of each item; None: each item is its own.
     """
 
@@ -71,17 +70,17 @@ class ClaimsCall(APICall):
         content = super().body(part)
         if self.payloads is not None:
             content["payloads"] = list(self.payloads[part.start : part.start + len(part.items)])
-        places = [number for number, item in enumerate(part.items) if not in_json(item)] if self._ends else []
-        if places:
+        indices = [index for index, item in enumerate(part.items) if not in_json(item)] if self._ends else []
+        if indices:
             listed = list(part.items)
-            for place in places:
-                listed[place] = base64.b64encode(encode_item(listed[place])).decode()
-            content |= {"items": listed, "base64": places}
+            for index in indices:
+                listed[index] = base64.b64encode(encode_item(listed[index])).decode()
+            content |= {"items": listed, "base64": indices}
         return content
 
     @contextlib.contextmanager
     def under_way(self, part: Part) -> Iterator[None]:
-        """Note in the hand that a part is under way, and later its answers."""
+        """Note that a part is under way, and later its answers."""
         if self.holdings is None:
             yield
             return
@@ -95,11 +94,11 @@ class ClaimsCall(APICall):
 
     def _note(self, holdings: Holdings, part: Part) -> None:
         answers = self.answers_of(part)
-        for number, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
+        for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
                 holdings.drop(SHARD, encode_item(item))
             elif answer == 0:
-                payload = item if self.payloads is None else self.payloads[part.start + number]
+                payload = item if self.payloads is None else self.payloads[part.start + index]
                 holdings.take(SHARD, encode_item(item), Claim(item, payload))
         if self.what[1] == "release" and any(answers):
             holdings.note_released(SHARD, self.more["delay"])
@@ -112,7 +111,7 @@ class ClaimsCall(APICall):
 
 
 class HTTPClaims:
-    """Asks the HTTP service; see ``claiming.claims_backend.ClaimsBackend``.
+    """A backend that asks the HTTP service; see ``claiming.claims_backend.ClaimsBackend``.
 
     Args:
         api: the service.
@@ -201,12 +200,12 @@ class HTTPClaims:
         self.holdings.note_round(len(found))
         return [claim for _, _, claim in found]
 
-    def look(self) -> Flow[None]:
+    def read_outstanding(self) -> Flow[None]:
         """Ask how many items others have."""
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
-        """Beat if anything is in hand; become another holder if the service counts other items than the hand."""
+        """Beat if anything is in hand; become another holder if the service counts other items than the holdings."""
         holdings = self.holdings
         if not holdings.claims:
             return
@@ -217,24 +216,24 @@ class HTTPClaims:
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items of the hand."""
+        """Release all items in hand."""
         items = [claim.item for claim in self.holdings.claims]
         call = self.releasing(RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
-        """Become another holder: release all items of the hand, and claim them again.
+        """Become another holder: release all items in hand, and claim them again.
 
-        Items that the hand does not know (of a claim or reclaim whose answer was lost) lapse with the old holder. Items
-        that were gone are dropped.
+        Items that the holdings lack (of a claim or reclaim whose answer was lost) lapse with the old holder. Items that
+        were gone are dropped.
         """
         holdings, known = self.holdings, dict(self.holdings.held[SHARD])
         old, holdings.holding = self._holder(), Holding(new_holder(), holdings.holding.lease)
         gone = yield from self._answers(RELEASE, [claim.item for claim in known.values()], old)
         back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
         moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
-        pairs = [(claim.item, claim.payload) for _, claim in moved]
-        ages = yield from self._answers(CLAIM_AGES, pairs, self._holder(), itemgetter(0), itemgetter(1))
+        items, payloads = [claim.item for _, claim in moved], [claim.payload for _, claim in moved]
+        ages = yield from self._answers(CLAIM_AGES, items, self._holder(), payloads)
         mine = {encoded for (encoded, _), age in zip(moved, ages, strict=True) if age == 0}
         ended = [claim.item for encoded, claim in moved if encoded in mine and not holdings.has(SHARD, encoded)]
         yield from self._answers(RELEASE, ended, self._holder())
@@ -248,12 +247,10 @@ class HTTPClaims:
         method: Method[Any],
         objects: Sequence[Any],
         holder: dict[str, Any],
-        key: Key = None,
-        payload: Callable[[Any], object] | None = None,
+        payloads: Sequence[Any] | None = None,
     ) -> Flow[list[Any]]:
-        """Return the answers to a call of a holder; the hand does not note them."""
-        payloads = None if payload is None else [payload(each) for each in objects]
-        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, key, payloads)
+        """Return the answers to a call of a holder; the holdings do not note them."""
+        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, payloads=payloads)
         return list((yield from self._api.resolve(call)).answers)
 
     def _call(  # noqa: PLR0913, PLR0917 - what a caller may say
@@ -267,8 +264,8 @@ class HTTPClaims:
     ) -> ClaimsCall:
         """Make a call, or return the call of ``retry``."""
         body = self._holder() | (more or {})
-        made = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.holdings)
-        return self._api.or_resumed(made, retry, method)
+        call = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.holdings)
+        return self._api.or_resumed(call, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
         """Send one request; note each item that it took in hand in ``found``; return their number."""

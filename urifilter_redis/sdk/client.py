@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine import driver
 from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import BlockingBaseClient
@@ -38,7 +38,7 @@ class Admin(BlockingBaseClient):
 
     def _run(self, flow: Flow[T]) -> T:
         self._check_open()
-        return drive(flow, self._connector)
+        return driver.drive(flow, self._connector)
 
     def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
         """Make a filter; if it exists with these settings, do nothing.
@@ -171,9 +171,8 @@ class Admin(BlockingBaseClient):
 class FilterAPIClient(Admin):
     """A blocking client of the HTTP service.
 
-    Threads may share it. Each forked child gets connections of its own.
-    As a context manager it closes its connections.
-    It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
+    Threads may share it. Each forked child gets connections of its own. As a context manager it
+    closes its connections. It goes through pickle without its token, which ``URIFILTER_API_TOKEN`` gives there.
 
     A request that inserts carries a key, and the client repeats it under this key until its answer arrives. So "new" is
     answered exactly once, even if an answer is lost on the way.

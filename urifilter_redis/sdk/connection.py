@@ -79,15 +79,15 @@ def ssl_verify(verify: Verify) -> ssl.SSLContext | bool:
     """
     if isinstance(verify, ssl.SSLContext):
         return verify
-    place = verify or next(filter(None, map(os.environ.get, CERTIFICATES)), None)
-    if place is None:
+    path = verify or next(filter(None, map(os.environ.get, CERTIFICATES)), None)
+    if path is None:
         return True
     try:
-        if Path(place).is_dir():
-            return ssl.create_default_context(capath=place)
-        return ssl.create_default_context(cafile=place)
+        if Path(path).is_dir():
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
     except (OSError, TypeError) as error:
-        raise ValueError(f"verify is a file or folder of CA certificates, and not {place!r}: {error}") from None
+        raise ValueError(f"verify is a file or folder of CA certificates, and not {path!r}: {error}") from None
 
 
 def proxy_of(proxy: str) -> httpx.Proxy:
@@ -103,7 +103,7 @@ def proxy_of(proxy: str) -> httpx.Proxy:
 
 
 #: The error codes after which the request is repeated; any other is final.
-_VERDICTS = {
+_DECISIONS = {
     "answer_lost": Decision.IN_DOUBT,
     "archive_unavailable": Decision.WAIT,
     "internal_error": Decision.IN_DOUBT,
@@ -127,17 +127,16 @@ def as_api_error(error: UriFilterError) -> FilterAPIError:
     """Return the SDK's error for an error of the exchange."""
     if isinstance(error, FilterAPIError):
         return error
-    cause = error.__cause__
     status, code = None, "unreachable"
-    if isinstance(cause, FilterAPIError):
-        status, code = cause.status, cause.error_code
-    return FilterAPIError(
-        str(error), error_code="answer_lost" if isinstance(error, AnswerLost) else code, status=status
-    )
+    if isinstance(error.__cause__, FilterAPIError):
+        status, code = error.__cause__.status, error.__cause__.error_code
+    if isinstance(error, AnswerLost):
+        code = "answer_lost"
+    return FilterAPIError(str(error), error_code=code, status=status)
 
 
 def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
-    """Return the outcome of a response: its content, or a verdict about its error.
+    """Return the outcome of a response: its content, or a decision about its error.
 
     A response to another attempt is ``Unanswered``: the connection is out of step and must be closed.
     """
@@ -150,7 +149,7 @@ def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
         return content
     if known:
         code, text = content["error_code"], f"{session.where}: {content.get('error')} ({content['error_code']})"
-        decision = _VERDICTS.get(code, Decision.REFUSED)
+        decision = _DECISIONS.get(code, Decision.REFUSED)
     else:
         code, text = BAD_RESPONSE, f"{session.where}: HTTP {response.status_code} of somebody else than the service"
         decision = Decision.REFUSED if response.status_code in _ELSEWHERE else Decision.IN_DOUBT
