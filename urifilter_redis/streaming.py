@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.holdings import ClaimOptions
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 

@@ -12,7 +12,7 @@ from support.by_hand import config_of
 
 from urifilter_redis.bloom.digest import hasher, shard_of
 from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Digester, Uncut, check_question
-from urifilter_redis.engine.claim_options import ClaimOptions
+from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import NearCache
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey

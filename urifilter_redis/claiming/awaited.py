@@ -223,7 +223,7 @@ class AsyncClaims(AsyncBaseClaims):
             []
         """
         self._check_limit(limit)
-        if not self._hand.may_look:
+        if not self._hand.may_reclaim:
             return []
         self._begin_beating()
         found: Found = []

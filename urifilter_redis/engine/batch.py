@@ -23,7 +23,7 @@ from urifilter_redis.protocol.claims import BYTES_A_CALL
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.holdings import ClaimOptions
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.errors import Answering
     from urifilter_redis.protocol.call_ids import CallId, CallKey

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.batch import FORGET, PART, Batch, call_to_resume, check_question, items_of, with_batch
-from urifilter_redis.engine.claim_options import COMMANDS
 from urifilter_redis.engine.combined_call import CombinedCall
+from urifilter_redis.engine.holdings import CLAIM_COMMANDS
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from urifilter_redis.engine.batch import OpenCall
-    from urifilter_redis.engine.claim_options import ClaimOptions
     from urifilter_redis.engine.combined_call import Turn
+    from urifilter_redis.engine.holdings import ClaimOptions
     from urifilter_redis.engine.near_cache import NearCache, Question
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -230,9 +230,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from urifilter_redis.engine.batch import Key, Method, OpenCall
-    from urifilter_redis.engine.claim_options import ClaimOptions
     from urifilter_redis.engine.combined_call import PendingCall, Turn
-    from urifilter_redis.engine.holdings import Holdings
+    from urifilter_redis.engine.holdings import ClaimOptions, Holdings
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -485,13 +484,13 @@ def _batch(  # noqa: PLR0913, PLR0917 - likewise
 def _size(session: Session, command: str, shard: int) -> int:
     """Return the most items of one call to a shard."""
     most = calls.items_a_call(session.config, len(session.view(shard).slices))
-    return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
+    return min(most, CLAIMS_A_CALL) if command in CLAIM_COMMANDS else most
 
 
 def _size_under_a_key(session: Session, command: str, _: int) -> int:
     """Return the most items of one call under a call key: as many however many slices are live."""
     most = calls.items_a_call(session.config, LIVE_UNDER_A_KEY[session.config.retention])
-    return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
+    return min(most, CLAIMS_A_CALL) if command in CLAIM_COMMANDS else most
 
 
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:

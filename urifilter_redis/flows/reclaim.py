@@ -121,7 +121,7 @@ def look(session: Session, holdings: Holdings, shards: Sequence[int], record: st
         now = time_of(time)
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(all_of_it) - holdings.known(shard, int(owned))
-        holdings.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
+        holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
             again.append(shard)
         elif dies is not None and dies <= now:
@@ -131,7 +131,7 @@ def look(session: Session, holdings: Holdings, shards: Sequence[int], record: st
 
 def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
     """Return how much others have in hand, after a look at the shards that were not looked at of late."""
-    for shards in chunked(holdings.not_seen(range(session.config.shards)), SHARDS_A_LOOK):
+    for shards in chunked(holdings.with_old_figures(range(session.config.shards)), SHARDS_A_LOOK):
         yield from look(session, holdings, shards)
     holdings.partial = False
     return holdings.outstanding()
