@@ -35,7 +35,7 @@ from support.turning import (
 )
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
-from urifilter_redis.engine import async_driver, rotation_timer
+from urifilter_redis.engine import driver, rotation_timer
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import auto_rotate, items
 from urifilter_redis.protocol import calls, scripts
@@ -416,7 +416,7 @@ def test_a_loop_that_ends_meanwhile(any_server, slowly):
 def test_cancelled_meanwhile(any_server, monkeypatch):
     """The answers of a call that is cancelled while it turns are in ``unresolved``; a retry sends nothing."""
     make(any_server, shards=3, **RING)
-    perform, sent, task = async_driver.perform_step, [], None
+    perform, sent, task = driver.perform_step_async, [], None
 
     async def cancelling(step, sender):
         sent.append(step)
@@ -429,7 +429,7 @@ def test_cancelled_meanwhile(any_server, monkeypatch):
     async def work():
         nonlocal task
         async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
-            monkeypatch.setattr(async_driver, "perform_step", cancelling)
+            monkeypatch.setattr(driver, "perform_step_async", cancelling)
             task = asyncio.create_task(news.unique(["old", "new"]))
             with pytest.raises(asyncio.CancelledError):
                 await task

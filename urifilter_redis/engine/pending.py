@@ -1,4 +1,4 @@
-"""Pending batches: those whose answers their caller does not have yet. So Ctrl-C or a cancelled task loses none."""
+"""Pending batches: their callers do not have the answers yet. So Ctrl-C or a cancelled task loses no answer."""
 
 from __future__ import annotations
 
@@ -46,11 +46,7 @@ class Pending(Generic[B]):
         return _Hold(self._owners, batch)
 
     def check_free(self, batch: B) -> None:
-        """Check that no other thread or task is asking for the answers of a batch.
-
-        Raises:
-            ValueError: one is.
-        """
+        """Raise ValueError if another thread or task is asking for the answers of a batch."""
         owner = self._owners.get(batch)
         if owner is not None and owner is not current_owner() and _runs(owner):
             raise ValueError("retry=: another thread or task is asking for these answers at this moment")

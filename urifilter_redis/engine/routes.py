@@ -189,7 +189,7 @@ class Routes:
             self._told, self.teller, self.stale = told, teller, True
 
     def know(self, found: NodeMap) -> None:
-        """Note the nodes. One that says nothing new leaves the map that is known in its place (see ``Replication``)."""
+        """Note the nodes. One that says nothing new leaves the map that is known in its place (see ``retry``)."""
         if found != self.map:
             self.map = found
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from urifilter_redis.archive.maintenance import names as registered_names
-from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ class ArchiveWatch:
         """Stop asking, and close the archive."""
         for task in filter(None, (self._asking, self._waiting)):
             task.cancel()
-        await drive(self.backend.close(), self._connector)
+        await drive_async(self.backend.close(), self._connector)
 
     async def _ask(self) -> None:
         try:
-            self._known = await drive(registered_names(self.backend), self._connector)
+            self._known = await drive_async(registered_names(self.backend), self._connector)
         except ArchiveError as error:
             self.miss(error)
             self._note(str(error))

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
@@ -125,14 +125,14 @@ class Filters:
         """
         session = await self._session(name)
         try:
-            return await drive(flow(session), self._connector)
+            return await drive_async(flow(session), self._connector)
         except (FilterNotFound, ConfigMismatch, SliceLost) as error:
             if await self._session(name) is session:
                 del self._sessions[name]
                 self._measured.pop(name, None)
             if error.answers is not None and any(each is not None for each in error.answers):
                 raise
-        return await drive(flow(await self._session(name)), self._connector)
+        return await drive_async(flow(await self._session(name)), self._connector)
 
     async def run_anew(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on a session that has not opened its filter; afterwards the filter is opened anew.
@@ -142,7 +142,7 @@ class Filters:
         """
         session = self._session_of(name, None if self._archive is None else self._archive.backend)
         try:
-            return await drive(flow(session), self._connector)
+            return await drive_async(flow(session), self._connector)
         finally:
             for known in (self._sessions, self._measured, self._unrestored):
                 known.pop(name, None)
@@ -168,7 +168,7 @@ class Filters:
 
     async def of_server(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow that is about Redis, and about no filter; raises as the flow."""
-        return await drive(flow(self._server), self._connector)
+        return await drive_async(flow(self._server), self._connector)
 
     def problem_of(self, name: str) -> str:
         """Return the problem of a filter that is answered; empty if there is none."""
@@ -193,7 +193,7 @@ class Filters:
 
     async def in_redis(self) -> set[str]:
         """Return the names of the filters in Redis, and of those of the settings."""
-        return {*await drive(lifecycle.names(self._server), self._connector), *self.wanted}
+        return {*await drive_async(lifecycle.names(self._server), self._connector), *self.wanted}
 
     async def in_archive(self) -> set[str]:
         """Return the names of the filters in the archive."""
@@ -215,7 +215,7 @@ class Filters:
         Raises:
             ServerUnavailable: Redis is away.
         """
-        return await drive(restoring(self._session_of(name, None)), self._connector)
+        return await drive_async(restoring(self._session_of(name, None)), self._connector)
 
     async def open_all(self) -> None:
         """Open all filters, those of the settings first; a problem of any other filter goes into the log.
@@ -240,14 +240,14 @@ class Filters:
         Raises:
             UriFilterError: the error of the first that does not answer.
         """
-        await drive(ask(self._server, ("PING",)), self._connector)
+        await drive_async(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
             await self.run(name, lambda session: answer(session, "contains", [""]))
 
     async def close(self) -> None:
         """Close the connections; a rotation that is in hand goes on before, for a second at most."""
         opened = [task.result() for task in self._sessions.values() if _has_opened(task)]
-        await asyncio.gather(*(drive(leave(session), self._connector) for session in opened))
+        await asyncio.gather(*(drive_async(leave(session), self._connector) for session in opened))
         for task in (*self._sessions.values(), *self._measured.values()):
             task.cancel()
         if self._archive is not None:
@@ -290,7 +290,7 @@ class Filters:
         """Open what Redis has of a filter, its archive being away; raise ``error`` if Redis does not have it whole."""
         session, settings = self._session_of(name, None), self.wanted.get(name)
         try:
-            await drive(lifecycle.open_(session), self._connector)
+            await drive_async(lifecycle.open_(session), self._connector)
         except ServerUnavailable:
             raise
         except UriFilterError:
@@ -309,7 +309,7 @@ class Filters:
             flow = lifecycle.open_(session)
         else:
             flow = lifecycle.create(session, settings, large=name in self._large)
-        await drive(flow, self._connector)
+        await drive_async(flow, self._connector)
         return session
 
     def _session_of(self, name: str, backend: Backend | None) -> Session:
