@@ -12,11 +12,10 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
-from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.digest import make_digester, shard_of
 from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.queries import ask, ask_masters
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol import calls, claims
@@ -210,7 +209,7 @@ def _calls(
     """Yield the call of each shard to which items belong."""
     config = opened.config
     named = [item.encode("utf-8", "surrogateescape") for item in items]
-    digests = Digester(config.normalize, hasher(config.hash, config.seed))(named)
+    digests = make_digester(config.normalize, config.hash, config.seed)(named)
     shards = [shard_of(digest, config.shards) for digest in digests]
     for shard in sorted(set(shards)):
         keys = FilterKeys(options.prefix, opened.name, config.shards).shard(shard)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.bloom.digest import make_digester
 from urifilter_redis.bloom.retention import TIMED
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.rotation_timer import RotationTimer
@@ -20,7 +19,7 @@ from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.near_cache import NearCache
@@ -101,7 +100,7 @@ class Session:
     near: NearCache | None = None
     _config: Config | None = None
     _turned_by_inserts: bool = False
-    _digester: Digester | None = None
+    _digester: Callable[[Sequence[object]], list[bytes]] | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
     _askings: dict[tuple[str, int], Asking] = field(default_factory=dict)
@@ -122,7 +121,7 @@ class Session:
         return "" if self._config is None else self._config.uid
 
     @property
-    def digester(self) -> Digester:
+    def digester(self) -> Callable[[Sequence[object]], list[bytes]]:
         """The digester of the filter; ``learn`` must have been called."""
         assert self._digester is not None  # noqa: S101 - likewise
         return self._digester
@@ -156,7 +155,7 @@ class Session:
             self.near = near_cache_of(self.near_cache, config)
         self._config, self._first_view, self._askings = config, view, {}
         self._turned_by_inserts = config.turned_by_inserts
-        self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
+        self._digester = make_digester(config.normalize, config.hash, config.seed)
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""
