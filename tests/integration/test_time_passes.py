@@ -436,11 +436,11 @@ def test_cancelled_meanwhile(any_server, monkeypatch):
             (lost,) = news.unresolved
             sent.clear()
             monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
-            news._session.rotation_timer.look_in(HOUR)
+            news._session.rotation_timer.check_in(HOUR)
             assert await news.unique(["old", "new"], retry=lost) == ["new"]
             assert (news.unresolved, sent) == ([], [])
             monkeypatch.undo()
-            news._session.rotation_timer.look_in(0)
+            news._session.rotation_timer.check_in(0)
             for number in range(100):
                 await news.insert(f"{number}")
 
@@ -512,7 +512,7 @@ def test_a_failure_is_not_the_callers(any_server, caplog):
         for number in range(50):
             if calls_shard(news, f"{number}") != 2:
                 assert news.insert(f"{number}")
-            news._session.rotation_timer.look_in(0)
+            news._session.rotation_timer.check_in(0)
         (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert "a rotation failed, and is tried again later" in record.message
         assert "LOST" in record.message

@@ -157,7 +157,8 @@ class CombinedCall:
         An item of a call that was never sent leaves the call; also that of a caller that was cancelled. If the call was
         sent, the others go on with it, so that the item may still be inserted.
         """
-        over, waiting = [], []
+        over: list[int] = []
+        waiting: list[int] = []
         for position in call.positions:
             single = self.singles[position]
             (waiting if single.waits and single.began > before else over).append(position)

@@ -1,4 +1,4 @@
-"""Queries: commands that may be repeated freely, and the meaning of their replies."""
+"""Queries: commands that may be repeated freely, and what their replies say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRIES_A_SCAN",
-    "SHARDS_A_PIPELINE",
     "ask",
     "ask_masters",
     "ask_shard",

@@ -52,7 +52,7 @@ def auto_rotate(session: Session, seconds: float | None = None) -> Flow[None]:
             flow = None
     except BaseException:
         flow = None
-        session.rotation_timer.look_in(0)
+        session.rotation_timer.check_in(0)
         raise
     finally:
         session.rotation_timer.put(flow, pause)
@@ -136,7 +136,7 @@ def turn_missed(session: Session) -> Flow[None]:
         return
     if done is not None:
         rotation_timer.fruitless = 0
-        rotation_timer.look_in(0)  # for what is left of a rolling filter's turn
+        rotation_timer.check_in(0)  # for what is left of a rolling filter's turn
         log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
 
 
@@ -215,7 +215,7 @@ def _note_failure(session: Session, error: Exception) -> None:
         return
     if isinstance(error, ServerUnavailable):
         rotation_timer.leased = None  # nothing is sent to a server that is away
-    if rotation_timer.may_tell(str(error)):
+    if rotation_timer.may_report(str(error)):
         known = isinstance(error, UriFilterError)
         text = str(error) if known else f"{session.where}: {error!r}"
         log.warning("a rotation failed, and is tried again later: %s", text, exc_info=None if known else error)

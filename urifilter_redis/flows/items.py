@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import OpenCall
     from urifilter_redis.engine.combined_call import Turn
     from urifilter_redis.engine.holdings import ClaimOptions
-    from urifilter_redis.engine.near_cache import NearCache, Question
+    from urifilter_redis.engine.near_cache import InFlight, NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
@@ -191,10 +191,10 @@ def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     if batch.claim_options is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
-    return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
+    return session.call_builder(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
-def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], requests: Sequence[Request]) -> None:
+def _learn(near: NearCache, batch: Batch, questions: Sequence[InFlight], requests: Sequence[Request]) -> None:
     """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
     least = 0 if batch.command in FINAL else 1
     for question, request in zip(questions, requests, strict=True):

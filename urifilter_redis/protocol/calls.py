@@ -23,8 +23,8 @@ __all__ = [
     "LEASE",
     "NO_CALL_ID",
     "Arguments",
-    "Asking",
     "Call",
+    "CallBuilder",
     "build",
     "checkpoint",
     "create",
@@ -84,8 +84,8 @@ class Call:
         return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
 
 
-class Asking:
-    """The part of ``insert``, ``contains``, ``forget`` or ``remove`` that is the same in each call to a shard.
+class CallBuilder:
+    """Builds calls of ``insert``, ``contains``, ``forget`` or ``remove`` to a shard, from what all of them share.
 
     Attributes:
         view: the live slices that the calls name.
@@ -127,7 +127,7 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
         digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
         max_age: ring: test only this many of the newest slices; 0: test all.
     """
-    return Asking(command, config, keys, view).call(call_id, digests, max_age)
+    return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
 
 
 def items_a_call(config: Config, live: int) -> int:
