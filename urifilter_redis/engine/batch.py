@@ -15,6 +15,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
+from urifilter_redis.bloom.sizing import is_whole
 from urifilter_redis.errors import Past, UriFilterError
 from urifilter_redis.protocol.claims import BYTES_A_CALL
 
@@ -339,7 +340,7 @@ def check_question(config: Config, command: str, max_age: int | None) -> None:
     if max_age is not None:
         if config.slices is None or config.retention != "ring":
             raise ValueError(f"max_age is for retention ring and not {config.retention}")
-        if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
+        if not is_whole(max_age, 1, config.slices):
             raise ValueError(f"max_age is 1 to {config.slices}, the number of slices, and not {max_age!r}")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
-__all__ = ["CombinedCall", "PendingCall", "Turn", "told"]
+__all__ = ["CombinedCall", "PendingCall", "Turn", "error_for"]
 
 
 class Turn(Protocol):
@@ -69,7 +69,7 @@ class PendingCall:
     def fail(self, error: UriFilterError) -> None:
         """Tell an error to the caller, if it still waits."""
         if self.waits:
-            self.error = told(error, self.batch)
+            self.error = error_for(error, self.batch)
             self.told.set_result(None)
 
     @property
@@ -191,7 +191,7 @@ class CombinedCall:
             pending.offer(batch)  # another caller's retry= has inserted it, and this caller was told that nobody had
 
 
-def told(error: UriFilterError, batch: Batch) -> UriFilterError:
+def error_for(error: UriFilterError, batch: Batch) -> UriFilterError:
     """Return a copy of an error for one caller, with the caller's own batch."""
     made = with_batch(copy.copy(error), batch)
     made.__cause__ = error.__cause__

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.bloom.sizing import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ class NearCacheSettings:
 
     def __post_init__(self) -> None:
         entries, seconds = self.entries, self.seconds
-        if isinstance(entries, bool) or not isinstance(entries, int) or entries < 0 or entries == 1:
+        if not is_whole(entries, 0) or entries == 1:
             raise ValueError(f"near_cache is a number of entries from 2 up, or 0 for none, and not {entries!r}")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ValueError(f"near_cache_seconds is a number of seconds above 0 and not {seconds!r}")

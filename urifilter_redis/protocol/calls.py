@@ -29,6 +29,7 @@ __all__ = [
     "checkpoint",
     "create",
     "drop",
+    "encoded",
     "expire",
     "identity",
     "items",
@@ -103,8 +104,8 @@ class CallBuilder:
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
-        encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
-        return Call(self._script, self._keys, (self._uid, call_id, max_age, *encoded))
+        items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
+        return Call(self._script, self._keys, (self._uid, call_id, max_age, *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -123,11 +124,18 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
         config: the filter's configuration.
         keys: the keys of the shard that all items belong to.
         view: the shard's live slices.
-        call_id: the call id, or ``NO_CALL_ID``; ``contains`` takes ``NO_CALL_ID`` only.
+        call_id: ``contains`` takes ``NO_CALL_ID`` only.
         digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
         max_age: ring: test only this many of the newest slices; 0: test all.
     """
     return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
+
+
+def encoded(digests: Sequence[bytes] | bytes, *given: str | int) -> tuple[str | bytes | int, ...]:
+    """Return the encoding, the arguments that stand before the items, and the items."""
+    if isinstance(digests, bytes):
+        return "bin", *given, digests
+    return "hex", *given, *(digest.hex() for digest in digests)
 
 
 def items_a_call(config: Config, live: int) -> int:
