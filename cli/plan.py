@@ -172,8 +172,8 @@ class OnNodes:
         self.masters = shards_by_master(self.names, self.sizing.shards, self.nodes)
         live = live_slices(settings)
         self._written = self.sizing.slice_bytes * live
-        self._asked = costs.asked(settings, cluster.batch, items_a_call(Config.new(settings), live))
-        self._turned = costs.turned(settings)
+        self._asked = costs.insert_cost(settings, cluster.batch, items_a_call(Config.new(settings), live))
+        self._turned = costs.rotation_cost(settings)
 
     def title(self) -> str:
         """Return the line above the tables."""

@@ -294,12 +294,8 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
-    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``.
-
-    Args:
-        first: the geometry of slice 0. All slices have its layout, k and number of shards.
-        index: the number of the slice, from 0.
-        share: the slice's share in the error rate.
+    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``. It has the
+    layout, k and number of shards of slice 0, which is ``first``, and a ``share`` in the error rate.
     """
     if index == 0:
         return first

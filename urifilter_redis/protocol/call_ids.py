@@ -179,8 +179,7 @@ class CallIds:
     def draw(self, clock: ServerClock | None = None) -> CallId:
         """Take a slot and return a call id in it; ``release`` gives the slot back once the call is resolved.
 
-        Args:
-            clock: the clock of the server that the call is for; None: that of the given server.
+        ``clock`` is that of the server that the call is for; None: of the given server.
         """
         slots, clock = self._slots, clock or self.clock
         try:

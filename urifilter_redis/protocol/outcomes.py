@@ -100,18 +100,14 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The connection broke when the command may have been sent already. The command may have run, or may still run.
-
-    Attributes:
-        error: the reason.
-    """
+    """The connection broke, because of ``error``, after the command may have been sent. It may have run, or may run."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An outcome that the connector itself has judged, because its server is not Redis.
+    """An outcome that the connector has decided itself, because its server is not Redis.
 
     Attributes:
         error: the error to raise if the request is given up.
