@@ -174,13 +174,13 @@ class Batch:
             self.answers = [SEEN] * len(items)
         elif self._found and True in self._found:
             self.answers = [SEEN if found else None for found in self._found]
-            self.open = cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
+            self.open = _cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
         elif len(digests) == 1:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         elif part is not None and len(digests) > part:
             self._uncut = Uncut(digests, shards, cut, part)
         else:
-            self.open = cut_all(digests, shards, cut, keep=near is not None)
+            self.open = _cut_all(digests, shards, cut, keep=near is not None)
         if claim_options is not None:
             self.open = self._limited(self.open)
         self.packed = b"".join(digests)
@@ -221,7 +221,7 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += self._limited(cut_chosen(self.digests, self._found, shards, cut, keep=False))
+            self.open += self._limited(_cut_chosen(self.digests, self._found, shards, cut, keep=False))
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
@@ -427,16 +427,16 @@ class Uncut:
         return OpenCall(shard, positions, b"".join(some), digests=some if self.keep else None)
 
 
-def cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
+def _cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
     """Cut digests into calls, which keep their lists of digests if ``keep``."""
     return Uncut(digests, shards, size, max(1, len(digests)), keep).cut()[0]
 
 
-def cut_chosen(
+def _cut_chosen(
     digests: list[bytes], chosen: list[bool], shards: int, size: Callable[[int], int], *, keep: bool
 ) -> list[OpenCall]:
     """Cut only the chosen digests into calls."""
-    made = cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
+    made = _cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
     positions = list(compress(range(len(digests)), chosen))
     for call in made:
         call.positions = [positions[each] for each in call.positions]

@@ -117,16 +117,10 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     digests: Sequence[bytes] | bytes,
     max_age: int = 0,
 ) -> Call:
-    """Build ``insert``, ``contains``, ``forget`` or ``remove``.
+    """Build ``insert``, ``contains``, ``forget`` or ``remove`` for items of one shard.
 
-    Args:
-        command: one of the four.
-        config: the filter's configuration.
-        keys: the keys of the shard that all items belong to.
-        view: the shard's live slices.
-        call_id: ``contains`` takes ``NO_CALL_ID`` only.
-        digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
-        max_age: ring: test only this many of the newest slices; 0: test all.
+    ``contains`` takes ``NO_CALL_ID`` only. Digests have 16 bytes an item: packed in one bytes object (sent as it is) or
+    as a sequence (sent as hex). ``max_age``: ring: test only this many of the newest slices; 0: test all.
     """
     return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
 
@@ -173,7 +167,7 @@ def turn(  # noqa: PLR0913 - likewise
 
     Args:
         step: one of the two.
-        keys: the shard's keys.
+        keys: the keys of the shard.
         state: the shard's state as it was last read; its uid and epoch fence the turn.
         token: the token of this rotation.
         new: the geometry of the next today.
@@ -233,14 +227,10 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
 def drop(
     step: str, meta: Mapping[str, str], keys: ShardKeys, doomed: Sequence[str] = (), *, archive: bool = False
 ) -> Call:
-    """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for some keys of a shard.
+    """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for the ``doomed`` keys of a shard.
 
-    Args:
-        step: one of the three.
-        meta: the shard's ``meta`` as it was last read. The script does nothing if the shard has another identity now.
-        keys: the shard's keys.
-        doomed: the keys to delete.
-        archive: whether the drop also deletes the filter's archive.
+    The script does nothing if the shard has another identity now than in ``meta``, as it was last read. ``archive``
+    says whether the drop also deletes the filter's archive.
     """
     arguments = (step, identity(meta), int(archive))
     doomed = doomed if step == "delete" else keys.merging[:1]
