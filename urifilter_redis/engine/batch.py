@@ -316,11 +316,7 @@ def with_batch(error: E, batch: Answering) -> E:
 
 
 def call_to_resume(retry: object, kind: type[B], command: str) -> B:
-    """Return the call that ``retry=`` is about.
-
-    Raises:
-        ValueError: it is about none of this kind, or went through pickle.
-    """
+    """Return the call that ``retry=`` is about; raise ValueError if it has none of this kind."""
     batch, why = getattr(retry, "batch", None), f"not {retry!r}"
     if isinstance(batch, kind):
         return batch
@@ -330,11 +326,7 @@ def call_to_resume(retry: object, kind: type[B], command: str) -> B:
 
 
 def check_question(config: Config, command: str, max_age: int | None) -> None:
-    """Check that a filter allows a command and a ``max_age`` (None: none was given).
-
-    Raises:
-        ValueError: the command or ``max_age`` is not for this filter.
-    """
+    """Raise ValueError unless a filter allows a command and a ``max_age`` (None: none was given)."""
     if command == "remove" and config.layout != "counting":
         raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
     if max_age is not None:

@@ -116,13 +116,7 @@ class InFlight:
 
 
 class NearCache:
-    """Digests that are known to be seen.
-
-    Args:
-        entries: the most digests that it holds, at least 2.
-        seconds: the longest time that it holds a digest.
-        clock: the present time in seconds.
-    """
+    """Digests that are known to be seen: at most ``entries``, at least 2, each for at most ``seconds`` by ``clock``."""
 
     def __init__(self, entries: int, seconds: float, clock: Callable[[], float] = _clock) -> None:
         self.entries, self.seconds, self.clock = entries, seconds, clock

@@ -40,8 +40,8 @@ class Pending(Generic[B]):
     def hold(self, batch: B) -> _Hold[B]:
         """Return a context manager for the block that sends a batch and returns the answers to the caller.
 
-        The batch leaves when the block returns, or raises an error that has the batch. If the block ends in any other
-        way, the batch counts as interrupted and stays; a batch that writes nothing leaves then, too.
+        The batch leaves when the block returns, or raises an error that has the batch. After any other end it counts as
+        interrupted and stays; a batch that writes nothing leaves then, too.
         """
         return _Hold(self._owners, batch)
 

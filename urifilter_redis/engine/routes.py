@@ -171,12 +171,10 @@ class Routes:
         self.stale, self._asked = False, time.monotonic()
 
     def hear(self, teller: str, told: int, believed: float | None) -> None:
-        """Note what Sentinels have told of a failover.
+        """Note what Sentinels report: ``told`` is the number of failovers so far.
 
-        Args:
-            teller: the Sentinel that told last; it is asked first.
-            told: how often a failover has ended; another number than before: the Sentinels must be asked.
-            believed: the seconds for which Sentinels are believed; None: ``BELIEVED``.
+        After another number than before the Sentinels must be asked, ``teller`` first. They are believed for so many
+        seconds; None: ``BELIEVED``.
         """
         self._believed = BELIEVED if believed is None else believed
         if told != self._told:

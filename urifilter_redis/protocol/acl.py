@@ -97,11 +97,7 @@ def patterns(prefix: str, name: str | None = None) -> list[str]:
 def line(part: str, prefix: str, name: str | None = None, *, database: int = 0) -> str:
     """Return the command ACL SETUSER that makes a user with the name of its part, for Redis 6.2 and newer, and Valkey.
 
-    Args:
-        part: one of ``PARTS``.
-        prefix: the beginning of all keys.
-        name: the filter; None: all filters.
-        database: the number of the database that the user's clients select.
+    See ``commands`` and ``patterns``.
     """
     keys = [f"~{each}" for each in patterns(prefix, name)]
     rights = [f"+{each.lower().replace(' ', '|')}" for each in commands(part, database=database)]

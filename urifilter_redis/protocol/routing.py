@@ -129,12 +129,7 @@ def first_slots(masters: int) -> list[int]:
 
 
 def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[int]:
-    """Return the number of shards that each master has of filters with these names.
-
-    Args:
-        names: the filters' names, which decide the slots.
-        shards: the number of shards of each filter.
-        masters: the number of masters.
+    """Return the number of shards that each master has of filters with these names, which decide the slots.
 
     Raises:
         ValueError: a name cannot be a filter's, or the masters are not 1 to 16,384.
