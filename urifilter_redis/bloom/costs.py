@@ -87,7 +87,7 @@ class RotationCost:
     """The cost of a rotation (growing: of making the next slice).
 
     Attributes:
-        pause: the longest time that a server serves nobody else, seconds.
+        pause: the longest time for which a server serves no other call, seconds.
         shard: the time of a shard, seconds.
         filter: the time of all shards, one after the other, seconds.
     """

@@ -337,7 +337,7 @@ def check_question(config: Config, command: str, max_age: int | None) -> None:
 
 
 def opened_up(items: Any) -> Iterable[Any]:
-    """Return a collection of Python's own objects, also of one of Arrow, NumPy or pandas.
+    """Return a collection of Python's own objects, also from one of Arrow, NumPy or pandas.
 
     Raises:
         TypeError: one string or bytes-like object was given instead of a list, or a table.

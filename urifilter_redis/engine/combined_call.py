@@ -188,7 +188,7 @@ class CombinedCall:
         elif batch.writes and answer != 0:
             pending.drop(batch)
         elif batch.writes and single.error is not None and not isinstance(single.error, AnswerLost):
-            pending.offer(batch)  # another caller's retry= has inserted it, and this caller was told that nobody had
+            pending.offer(batch)  # another caller's retry= has inserted it, and this caller's error said otherwise
 
 
 def error_for(error: UriFilterError, batch: Batch) -> UriFilterError:

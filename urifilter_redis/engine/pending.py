@@ -62,7 +62,7 @@ class Pending(Generic[B]):
         _limit(self._owners)
 
     def drop(self, batch: B) -> None:
-        """Forget an interrupted batch whose answers nobody needs; leave one that a caller asks again."""
+        """Forget an interrupted batch whose answers no caller needs; leave one that a caller asks again."""
         if self._owners.get(batch, batch) is None:
             del self._owners[batch]
 

@@ -54,7 +54,6 @@ class RotationTimer:
         rotate: one of ``ROTATE``; None: that of the environment, else auto.
 
     Attributes:
-        rotate: as it was given.
         at: the time by ``monotonic`` before which a call that inserts has nothing more to do.
         inserted: whether this client has inserted; one that only reads turns nothing.
         lease: seconds of a lease.

@@ -302,7 +302,7 @@ def _failed(routes: Routes, why: Unsent | RedisError) -> Unsent | RedisError | N
 
 
 def _until(end: float, nodes: Sequence[str]) -> Iterator[str]:
-    """Yield nodes until a time by ``monotonic``, and the first in any case."""
+    """Yield the first node in any case, and the others until a time by ``monotonic``."""
     for number, each in enumerate(nodes):
         if number and time.monotonic() >= end:
             return
@@ -331,7 +331,7 @@ def _nodes(routes: Routes, end: float) -> Search:
 
 
 def _candidates(routes: Routes) -> list[str]:
-    """Return the nodes to ask, in random order: masters that are known, then what was given, then replicas."""
+    """Return the nodes to ask: known masters, given addresses, then replicas, each in random order."""
     known = NodeMap([]) if routes.map is None else routes.map
     replicas = [each for some in known.replicas.values() for each in some]
     groups = (known.masters, routes.seeds or (GIVEN,), replicas)
@@ -373,7 +373,7 @@ def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
 
 
 def _master(routes: Routes, service: Service, end: float) -> Search:
-    """Ask the Sentinels who is the master, until one names a server that says so itself: a Sentinel may be behind."""
+    """Ask the Sentinels for the master, until one names a server whose ROLE is master: a Sentinel may be behind."""
     failed: list[str] = []
     refuted: set[str] = set()
     strangers = 0
