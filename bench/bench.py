@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 from servers import NAMES, address, server
 
 from urifilter_redis import UriFilter
-from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.digest import hasher, make_digester, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.keys import FilterKeys
@@ -148,7 +147,7 @@ def normalisations() -> None:
     urls = (Path(__file__).parents[1] / "examples" / "urls.txt").read_text().splitlines()
     print("\nNormalisation and digest (mmh3) of the URLs of examples/urls.txt, us an item")
     for name in NORMALIZATIONS:
-        digester = Digester(name, hasher("mmh3", "1"))
+        digester = make_digester(name, "mmh3", "1")
         least = min(timeit.repeat(lambda digester=digester: digester(urls), number=1, repeat=5))
         print(f"{name:8} {least * 1e6 / len(urls):6.2f}")
 

@@ -14,8 +14,7 @@ import click
 
 from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.claiming.base import Beating
-from urifilter_redis.engine.claim_options import ClaimOptions
-from urifilter_redis.engine.holdings import BEATS
+from urifilter_redis.engine.holdings import BEATS, ClaimOptions
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.claims import options_of_release
 from urifilter_redis.protocol.claims import MOST_DELAY, NO_HOLDER, Holding, check_delay, check_holder, check_lease

@@ -15,10 +15,9 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
-from urifilter_redis.bloom.digest import hasher, shard_of
+from urifilter_redis.bloom.digest import make_digester, shard_of
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.queries import ask, ask_masters
 from urifilter_redis.engine.routes import GIVEN
 from urifilter_redis.protocol import calls, claims
@@ -257,7 +256,7 @@ def _calls(
     config = opened.config
     given = [item.encode("utf-8", "surrogateescape") for item in items]
     by_shard: defaultdict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
-    for digest, item in zip(Digester(config.normalize, hasher(config.hash, config.seed))(given), given, strict=True):
+    for digest, item in zip(make_digester(config.normalize, config.hash, config.seed)(given), given, strict=True):
         by_shard[shard_of(digest, config.shards)].append((digest, item))
     for shard, pairs in sorted(by_shard.items()):
         keys = FilterKeys(options.prefix, opened.name, config.shards).shard(shard)

@@ -31,7 +31,7 @@ from .signals import Interrupted, Signals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.holdings import ClaimOptions
 
 __all__ = [
     "DEFAULT_FILTER",

@@ -12,7 +12,7 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom import costs
-from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of
+from urifilter_redis.bloom.digest import HASHES, make_digester, new_seed, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import (
     TIMED,
@@ -25,7 +25,6 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size, size_text
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.routing import shards_by_master
@@ -155,8 +154,8 @@ class ClusterPlan:
         self.masters = shards_by_master(self.names, self.sizing.shards, self.nodes)
         live = live_slices(settings)
         self._written = self.sizing.slice_bytes * live
-        self._asked = costs.asked(settings, cluster.batch, items_a_call(Config.new(settings), live))
-        self._turned = costs.turned(settings)
+        self._asked = costs.insert_cost(settings, cluster.batch, items_a_call(Config.new(settings), live))
+        self._turned = costs.rotation_cost(settings)
 
     def title(self) -> str:
         """Return the line above the tables."""
@@ -438,11 +437,11 @@ def digest(
     if name is not None:
         with UriFilter.open(name, **options.filter()) as opened:
             config = opened.config
-        digester, shards = Digester(config.normalize, hasher(config.hash, config.seed)), config.shards
+        digester, shards = make_digester(config.normalize, config.hash, config.seed), config.shards
     else:
         if hash_name != "md5" and seed is None:
             raise click.UsageError(f"{hash_name} needs --seed, or --filter")
-        digester = Digester(normalize, hasher(hash_name, new_seed(hash_name, seed)))
+        digester = make_digester(normalize, hash_name, new_seed(hash_name, seed))
     given = [item.encode("utf-8", "surrogateescape") for item in items]
     for lines, some in windows_of(("-",), lambda _: None) if not items else [(given, given)]:
         for line, item, each in zip(lines, some, digester(some), strict=True):

@@ -45,7 +45,7 @@ SUBSTITUTIONS = (
     (r"\bAsyncBase", "BlockingBase"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\bbase_async\b", "base_blocking"),
-    (r"\basync_driver\b", "driver"),
+    (r"\bdrive_async\b", "drive"),
     (r"\bclaiming\.awaited\b", "claiming.blocking"),
     (r"\bredis\.asyncio as redis_asyncio\b", "redis as redis_py"),
     (r"\bredis_asyncio\b", "redis_py"),

@@ -22,7 +22,7 @@ from urifilter_redis.engine.batch import (
     UNIQUE,
     listed,
 )
-from urifilter_redis.engine.claim_options import ClaimOptions
+from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation

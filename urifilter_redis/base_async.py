@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.coalescer import Coalescer
-from urifilter_redis.engine.async_driver import drive
 from urifilter_redis.engine.batch import opened_up
 from urifilter_redis.engine.combined_call import CombinedCall
+from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
@@ -142,7 +142,7 @@ class AsyncBaseClient(BaseClient):
             await self._connector.find()
             flow = self._opened_first(flow)
         self._connector.check_loop()
-        return await drive(flow, self._connector)
+        return await drive_async(flow, self._connector)
 
     async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
@@ -191,7 +191,7 @@ class AsyncBaseClient(BaseClient):
                 await each._end_beating()  # noqa: SLF001 - parts of one client
             await self._coalescers.close()
             with contextlib.suppress(UriFilterError):  # nothing can be sent from another loop than the connections'
-                await drive(leave(self._session), self._connector)
+                await drive_async(leave(self._session), self._connector)
             if self._session.backend is not None:
                 await self._drive(self._session.backend.close())
         finally:

@@ -12,7 +12,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, told
+from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, error_for
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items
 
@@ -67,7 +67,7 @@ class Coalescer:
         if batch.combined is not None:
             why = "interrupted" if landed.done() else "another event loop asks for the same answer"
             error = combined.errors.get(call) if landed.done() else None
-            raise told(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
+            raise error_for(error or AnswerLost(f"{self._session.where}: {why}; ask again with retry="), batch)
 
     async def close(self) -> None:
         """Wait until each single call is answered or has failed."""

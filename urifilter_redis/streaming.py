@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.batch import SEEN
-from urifilter_redis.engine.driver import Begun
+from urifilter_redis.engine.driver import StartedFlow
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.holdings import ClaimOptions
 
 __all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
 
@@ -80,10 +80,10 @@ class StreamedFilter(UriFilter):
         more = {"max_age": max_age, "digester": as_they_are, "near": near, "claim_options": claim_options}
         return flows.batch_of(self._session, command, digests, **more)  # type: ignore[arg-type]
 
-    def begin(self, batch: Batch) -> Begun[Batch]:
+    def begin(self, batch: Batch) -> StartedFlow[Batch]:
         """Send the first calls of a batch, and do not wait for their answers."""
         self._check_open()
-        return Begun(flows.resolve(self._session, batch), self._connector, self._session.check)
+        return StartedFlow(flows.resolve(self._session, batch), self._connector, self._session.check)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Asked(Generic[W]):
     digests: AbstractSet[bytes]
     positions: Sequence[int] | None
     batch: Batch
-    begun: Begun[Batch]
+    begun: StartedFlow[Batch]
 
     @property
     def answers(self) -> Answers:

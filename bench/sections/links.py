@@ -19,8 +19,7 @@ from bench.sections import Found, Row, Say, Settings
 from bench.streams import Uris, tries
 from bench.tables import cells_tables
 from bench.usage import ServerCounters
-from urifilter_redis.bloom.digest import hasher
-from urifilter_redis.engine.batch import Digester
+from urifilter_redis.bloom.digest import make_digester
 from urifilter_redis.engine.near_cache import SECONDS
 from urifilter_redis.engine.near_cache import NearCache as Cache
 
@@ -54,7 +53,7 @@ class Behind(BfMadd):
     def make(self, capacity: int, error_rate: float) -> None:
         """Reserve the filter, and make an empty cache."""
         super().make(capacity, error_rate)
-        self._near, self._digests = Cache(NearCache.near_cache, SECONDS), Digester("none", hasher("mmh3", "1"))
+        self._near, self._digests = Cache(NearCache.near_cache, SECONDS), make_digester("none", "mmh3", "1")
 
     def insert(self, batch: Sequence[str]) -> int:
         """Insert by BF.MADD what the cache does not know."""
@@ -93,7 +92,7 @@ def measure(settings: Settings, say: Say) -> Found:
 
 def memory_of() -> float:
     """Return the bytes that a full cache takes for each of its entries."""
-    digests, uris = Digester("none", hasher("mmh3", "1")), Uris(range(2 * NearCache.near_cache))
+    digests, uris = make_digester("none", "mmh3", "1"), Uris(range(2 * NearCache.near_cache))
     tracemalloc.start()
     try:
         cache = Cache(NearCache.near_cache, SECONDS)

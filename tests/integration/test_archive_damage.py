@@ -37,7 +37,7 @@ from urifilter_redis import (
 )
 from urifilter_redis.archive.export import ExportedFilter, export, import_
 from urifilter_redis.base_blocking import drop_filter
-from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
@@ -802,9 +802,10 @@ def test_full_disk(name, small_disk, any_server):
 class _At:
     """Does something before the n-th step of an archive, or after it."""
 
-    def __init__(self, monkeypatch, module) -> None:
-        self._perform, self.names, self.number, self.act, self.after = module.perform_step, [], 0, lambda: None, False
-        monkeypatch.setattr(module, "perform_step", self.async_perform if module is async_driver else self.perform)
+    def __init__(self, monkeypatch, name="perform_step") -> None:
+        self._perform, self.names, self.number = getattr(driver, name), [], 0
+        self.act, self.after = lambda: None, False
+        monkeypatch.setattr(driver, name, self.perform if name == "perform_step" else self.async_perform)
 
     def at(self, number, act, *, after=False):
         self.names, self.number, self.act, self.after = [], number, act, after
@@ -867,7 +868,7 @@ def completes(act) -> bool:
 def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["ring"]
-    steps = _At(monkeypatch, driver)
+    steps = _At(monkeypatch)
     with UriFilter.create("news", redis=any_server.url, archive=archive + IMPATIENT, **options) as news:
         news.insert_many(FIRST)
         steps.at(0, kept_mongo.kill)
@@ -897,7 +898,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
 def test_mongodb_killed_in_a_restore(kept_mongo, any_server, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["rolling"]
-    steps = _At(monkeypatch, driver)
+    steps = _At(monkeypatch)
     with any_server.client() as admin:
         with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
             for some in (FIRST, SECOND):
@@ -960,7 +961,7 @@ def test_asyncio(async_archive, any_server):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sample):
     """A task that is cancelled in any step leaves the archive sound, and another one completes it."""
-    steps = _At(monkeypatch, async_driver)
+    steps = _At(monkeypatch, "perform_step_async")
 
     async def cancelled(news, number):
         task = asyncio.create_task(news.checkpoint(full=True))

@@ -13,7 +13,7 @@ from support.killer import SCRIPTS
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, UriFilter
 from urifilter_redis.bloom.digest import hasher, shards_of
-from urifilter_redis.engine import async_driver, driver, holdings
+from urifilter_redis.engine import driver, holdings
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.protocol.config import Config, Settings
@@ -304,7 +304,7 @@ class Stopper:
 
     def __init__(self, monkeypatch, name: str, *, after: bool) -> None:
         self.reached = asyncio.Event()
-        perform = async_driver.perform_step
+        perform = driver.perform_step_async
 
         async def held(step, sender):
             commands = getattr(step, "commands", [()])
@@ -315,7 +315,7 @@ class Stopper:
                 await asyncio.Event().wait()
             return outcome
 
-        monkeypatch.setattr(async_driver, "perform_step", held)
+        monkeypatch.setattr(driver, "perform_step_async", held)
 
 
 def test_a_forked_child_of_a_thread_that_calls(any_server):

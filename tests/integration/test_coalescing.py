@@ -772,7 +772,7 @@ def test_time_passes(server, monkeypatch):
         with server.client() as admin:
             opened = int(admin.hget("urifilter:{news:0}:meta", "opened"))
             admin.hset("urifilter:{news:0}:meta", "opened", opened - 129_600_000)
-        news._session.rotation_timer.look_in(0)
+        news._session.rotation_timer.check_in(0)
         gate.shut = False
         pipeline.go()
         assert await asyncio.gather(*tasks) == [True] * 3

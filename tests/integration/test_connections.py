@@ -18,7 +18,7 @@ import redis.asyncio
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
-from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine import driver
 
 pytestmark = [
     pytest.mark.slow,
@@ -163,9 +163,9 @@ def test_a_client_that_is_given_has_its_connections_back(any_server):
 
 def test_a_connection_that_the_server_has_closed(server, monkeypatch):
     """It is replaced before anything is sent over it, so no answer is lost for that; and no connection is left over."""
-    sent, perform, awaited = [], driver.perform_step, async_driver.perform_step
+    sent, perform, awaited = [], driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: sent.append(step) or perform(step, sender))
-    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: sent.append(step) or awaited(step, sender))
+    monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: sent.append(step) or awaited(step, sender))
     made(server).close()
 
     def hang_up() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support.proxy import Fault, Proxy, first, never
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, Timeouts, UriFilter
-from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.calls import ITEMS_A_CALL
 
@@ -52,9 +52,9 @@ def overlapped(monkeypatch):
             sendings.append(done)
         return step
 
-    perform, awaited = driver.perform_step, async_driver.perform_step
+    perform, awaited = driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(watched(step), sender))
-    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: awaited(watched(step), sender))
+    monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: awaited(watched(step), sender))
     return sendings
 
 
@@ -98,9 +98,9 @@ def test_work_that_fails(request, monkeypatch, client, kind):
             (lost,) = news.unresolved
             assert await news.insert_many(TWICE, retry=lost) == EXPECTED
 
-    perform, awaited = driver.perform_step, async_driver.perform_step
+    perform, awaited = driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(failing(step), sender))
-    monkeypatch.setattr(async_driver, "perform_step", lambda step, sender: awaited(failing(step), sender))
+    monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: awaited(failing(step), sender))
     with create(server.url) as news:
         if client == "asyncio":
             asyncio.run(ask())

@@ -13,7 +13,7 @@ from support.servers import Saved
 from support.shard_keys import shard_key
 
 from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter
-from urifilter_redis.engine import async_driver, driver
+from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import restore
 from urifilter_redis.protocol.outcomes import Unanswered
@@ -197,7 +197,7 @@ def test_given_up_after_a_slice_was_removed(any_server, folder, beats, monkeypat
 @pytest.mark.slow
 def test_cancelled_with_asyncio(any_server, folder, beats, monkeypatch):
     """A task that is cancelled in the middle of a restore locks nobody out."""
-    scene, perform, names, at = Scene(any_server, folder), async_driver.perform_step, [], 0
+    scene, perform, names, at = Scene(any_server, folder), driver.perform_step_async, [], 0
 
     async def counted(step, connector):
         names.append(name_of(step))
@@ -207,7 +207,7 @@ def test_cancelled_with_asyncio(any_server, folder, beats, monkeypatch):
             await asyncio.sleep(0)
         return outcome
 
-    monkeypatch.setattr(async_driver, "perform_step", counted)
+    monkeypatch.setattr(driver, "perform_step_async", counted)
 
     async def run(number):
         nonlocal at

@@ -10,7 +10,7 @@ from support.servers import wait_until
 
 from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.claim_options import ClaimOptions
+from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.protocol.claims import Holding, new_holder
 from urifilter_redis.streaming import UNDER_WAY, Stream, StreamedFilter
 

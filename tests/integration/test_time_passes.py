@@ -35,7 +35,7 @@ from support.turning import (
 )
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
-from urifilter_redis.engine import async_driver, rotation_timer
+from urifilter_redis.engine import driver, rotation_timer
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import auto_rotate, items
 from urifilter_redis.protocol import calls, scripts
@@ -416,7 +416,7 @@ def test_a_loop_that_ends_meanwhile(any_server, slowly):
 def test_cancelled_meanwhile(any_server, monkeypatch):
     """The answers of a call that is cancelled while it turns are in ``unresolved``; a retry sends nothing."""
     make(any_server, shards=3, **RING)
-    perform, sent, task = async_driver.perform_step, [], None
+    perform, sent, task = driver.perform_step_async, [], None
 
     async def cancelling(step, sender):
         sent.append(step)
@@ -429,18 +429,18 @@ def test_cancelled_meanwhile(any_server, monkeypatch):
     async def work():
         nonlocal task
         async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
-            monkeypatch.setattr(async_driver, "perform_step", cancelling)
+            monkeypatch.setattr(driver, "perform_step_async", cancelling)
             task = asyncio.create_task(news.unique(["old", "new"]))
             with pytest.raises(asyncio.CancelledError):
                 await task
             (lost,) = news.unresolved
             sent.clear()
             monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
-            news._session.rotation_timer.look_in(HOUR)
+            news._session.rotation_timer.check_in(HOUR)
             assert await news.unique(["old", "new"], retry=lost) == ["new"]
             assert (news.unresolved, sent) == ([], [])
             monkeypatch.undo()
-            news._session.rotation_timer.look_in(0)
+            news._session.rotation_timer.check_in(0)
             for number in range(100):
                 await news.insert(f"{number}")
 
@@ -512,7 +512,7 @@ def test_a_failure_is_not_the_callers(any_server, caplog):
         for number in range(50):
             if calls_shard(news, f"{number}") != 2:
                 assert news.insert(f"{number}")
-            news._session.rotation_timer.look_in(0)
+            news._session.rotation_timer.check_in(0)
         (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert "a rotation failed, and is tried again later" in record.message
         assert "LOST" in record.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from support.servers import PATIENCE
-from urifilter_redis.engine import async_driver
+from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 
@@ -52,11 +52,11 @@ class Gate:
     """Holds pipelines whose commands end with digests, one or several at a time, while it is shut."""
 
     def __init__(self, monkeypatch) -> None:
-        self._perform, self.shut = async_driver.perform_step, True
+        self._perform, self.shut = driver.perform_step_async, True
         self.passed: list[list[int]] = []
         self._all: list[Pipeline] = []
         self._held: asyncio.Queue[Pipeline] = asyncio.Queue()
-        monkeypatch.setattr(async_driver, "perform_step", self._step)
+        monkeypatch.setattr(driver, "perform_step_async", self._step)
 
     async def pipeline(self) -> Pipeline:
         """Return the next pipeline at the gate, once there is one."""

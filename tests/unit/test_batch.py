@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import config_of
 
-from urifilter_redis.bloom.digest import hasher, shard_of
-from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Digester, Uncut, check_question
-from urifilter_redis.engine.claim_options import ClaimOptions
+from urifilter_redis.bloom.digest import make_digester, shard_of
+from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Uncut, check_question
+from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import NearCache
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL, NO_HOLDER
 
-MD5 = Digester("none", hasher("md5", ""))
+MD5 = make_digester("none", "md5", "")
 KEY = CallKey("0123456789abcdef/7/1")
 
 
@@ -157,7 +157,7 @@ def test_bad_items():
     items = ["https://a.example/", math.nan, b"b", {"c"}, "http://[::1", [math.inf]]
     for normalize in ("none", "whatwg"):
         with pytest.raises(BadItem, match="item 1") as caught:
-            Digester(normalize, hasher("md5", ""))(items)
+            make_digester(normalize, "md5", "")(items)
         assert caught.value.indices == [1, 3, 5]
     with pytest.raises(BadItem):
         batch_of(items)
@@ -166,7 +166,7 @@ def test_bad_items():
 def test_normalised_digests():
     """Two spellings of one URL have one digest in a filter that normalises, and two in one that does not."""
     spellings = ["HTTP://EXAMPLE.com:80/%7ea?b=1&a=2", "http://example.com/%7ea?b=1&a=2"]
-    whatwg = Digester("whatwg", hasher("md5", ""))
+    whatwg = make_digester("whatwg", "md5", "")
     assert len(set(MD5(spellings))) == 2
     assert set(whatwg(spellings)) == set(MD5(spellings[1:]))
     assert all(len(digest) == 16 for digest in whatwg(["", b"\xff", 1, None]))

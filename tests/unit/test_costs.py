@@ -28,7 +28,7 @@ def settings(**more) -> Settings:
 def test_calls_of_a_list(shards, items):
     """The mean number of shards that a list reaches, over all ways in which its items can fall."""
     ways = [len({*way}) for way in itertools.product(range(shards), repeat=items)]
-    found = costs.asked(settings(shards=shards), items, 500)
+    found = costs.insert_cost(settings(shards=shards), items, 500)
     assert found.calls == pytest.approx(sum(ways) / len(ways))
     assert found.new == pytest.approx(costs.NEW["blocked"][1] + costs.A_CALL[1] * found.calls / items)
     assert found.seen == pytest.approx(costs.SEEN["blocked"] + costs.A_CALL[1] * found.calls / items)
@@ -36,9 +36,9 @@ def test_calls_of_a_list(shards, items):
 
 def test_long_lists_are_cut():
     """A call has at most so many items; a list of many is cut, also for one shard."""
-    assert costs.asked(settings(), 10_000, 500).calls == 20
-    assert costs.asked(settings(), 10_000, 100).calls == 100
-    assert costs.asked(settings(shards=64), 1_000_000, 500).calls == 2000
+    assert costs.insert_cost(settings(), 10_000, 500).calls == 20
+    assert costs.insert_cost(settings(), 10_000, 100).calls == 100
+    assert costs.insert_cost(settings(shards=64), 1_000_000, 500).calls == 2000
 
 
 @pytest.mark.parametrize("layout", ["blocked", "classic"])
@@ -47,7 +47,7 @@ def test_more_slices_cost_more(layout, write):
     """The measured figures are kept, and those between and beyond them rise from one to the next."""
     table = (costs.NEW_IN_ALL if write == "all" else costs.NEW)[layout]
     ring = {"layout": layout, "write": write, "retention": "ring", "period": "1d"}
-    found = {n: costs.asked(settings(slices=n, **ring), 10**9, 10**9).new for n in (2, 3, 4, 5, 30, 400)}
+    found = {n: costs.insert_cost(settings(slices=n, **ring), 10**9, 10**9).new for n in (2, 3, 4, 5, 30, 400)}
     assert found == dict(sorted(found.items(), key=lambda pair: pair[1]))
     for slices in found.keys() & table.keys():
         assert found[slices] == pytest.approx(table[slices], rel=1e-6)
@@ -56,12 +56,12 @@ def test_more_slices_cost_more(layout, write):
 
 def test_forever_never_turns():
     """Nothing expires, and nothing grows."""
-    assert costs.turned(settings()) is None
+    assert costs.rotation_cost(settings()) is None
 
 
 def test_a_ring_only_allocates():
     """The pause is that of a bitmap of the same size; shards turn one after the other."""
-    found = costs.turned(settings(capacity=100_000_000, **RING))
+    found = costs.rotation_cost(settings(capacity=100_000_000, **RING))
     sizing = size_first(settings(capacity=100_000_000, **RING))
     assert found.pause == found.shard == pytest.approx(costs.TURN / 1000 * sizing.slice_bytes / SLICE_LIMIT)
     assert found.filter == pytest.approx(sizing.shards * found.shard)
@@ -72,14 +72,14 @@ def test_a_ring_only_allocates():
 def test_a_rolling_filter_reads_the_other_slices(slices, others):
     """All closed slices of the window but the one that was just closed and the one that falls out."""
     rolling = settings(capacity=1_000_000, **ROLLING | {"slices": slices})
-    found, size = costs.turned(rolling), size_first(rolling).slice_bytes
+    found, size = costs.rotation_cost(rolling), size_first(rolling).slice_bytes
     built = (costs.BUILD + others * costs.BUILD_SLICE) / 1000 * size / 2**20
     assert found.shard == pytest.approx(found.pause + built)
 
 
 def test_a_growing_filter_comes_to_full_slices():
     """However small the first one is, the longest pause is that of a bitmap of the highest size."""
-    assert costs.turned(settings(retention="growing")).pause == pytest.approx(costs.TURN / 1000)
+    assert costs.rotation_cost(settings(retention="growing")).pause == pytest.approx(costs.TURN / 1000)
 
 
 def test_checkpoints_cost_by_size():

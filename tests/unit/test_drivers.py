@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.by_hand import Hand, config_of, meta_of, said, session_of
 
-from urifilter_redis.engine import async_driver, driver, retry
+from urifilter_redis.engine import driver, retry
 from urifilter_redis.engine.queries import ask_shard, scanned, server_run, servers_info
 from urifilter_redis.engine.steps import Pause, Send, Work
 from urifilter_redis.errors import FilterFull, ServerUnavailable
@@ -32,7 +32,7 @@ def blocking(flow):
 
 
 def awaited(flow):
-    return asyncio.run(async_driver.drive(flow, AwaitedServer()))
+    return asyncio.run(driver.drive_async(flow, AwaitedServer()))
 
 
 DRIVERS = [blocking, awaited]
@@ -209,7 +209,7 @@ def test_begun_flow():
         done.append(first)
         return (yield Send([("b",)])), (yield Work("count", lambda: 7))
 
-    begun = driver.Begun(flow(), slow, lambda: None)
+    begun = driver.StartedFlow(flow(), slow, lambda: None)
     assert (slow.begun, done) == ([[("a",)]], [])
     assert begun.finish() == ([("b",)], 7)
     assert done == [[("a",)]]
@@ -225,7 +225,7 @@ def test_begun_flow_that_sends_nothing_first():
         return 8
         yield
 
-    assert [driver.Begun(flow(), Slow(), lambda: None).finish() for flow in (works, over)] == [7, 8]
+    assert [driver.StartedFlow(flow(), Slow(), lambda: None).finish() for flow in (works, over)] == [7, 8]
 
 
 def test_begun_flow_whose_sending_fails():
@@ -240,7 +240,7 @@ def test_begun_flow_whose_sending_fails():
             raise
 
     with pytest.raises(ZeroDivisionError):
-        driver.Begun(flow(), Slow(), lambda: None)
+        driver.StartedFlow(flow(), Slow(), lambda: None)
     assert heard == ["it failed"]
 
 
@@ -255,8 +255,8 @@ def test_begun_flow_that_is_left():
         if error := next(checks):
             raise error
 
-    driver.Begun(flow(), slow, lambda: None).leave()
+    driver.StartedFlow(flow(), slow, lambda: None).leave()
     assert slow.left == 1
     with pytest.raises(ZeroDivisionError):
-        driver.Begun(flow(), slow, check).finish()
+        driver.StartedFlow(flow(), slow, check).finish()
     assert slow.left == 2

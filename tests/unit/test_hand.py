@@ -162,14 +162,14 @@ def test_figures_of_others(mine, clock):
     """They are as old as their oldest look, and are those of all shards."""
     assert mine.figures_are_old
     assert mine.outstanding() == Outstanding(0, None)
-    mine.note_look(0, 3, clock.now + 10)
-    mine.note_look(1, 0, None)
+    mine.note_figures(0, 3, clock.now + 10)
+    mine.note_figures(1, 0, None)
     assert not mine.figures_are_old
-    assert mine.not_seen(range(3)) == [2]
+    assert mine.with_old_figures(range(3)) == [2]
     assert mine.outstanding() == Outstanding(3, 10.0)
     clock.now += 5
     assert mine.outstanding() == Outstanding(3, 5.0)
-    mine.note_look(0, 3, clock.now - 1)
+    mine.note_figures(0, 3, clock.now - 1)
     assert mine.outstanding() == Outstanding(3, 0.0)
     mine.note_reclaimed(0, 2)
     assert mine.outstanding() == Outstanding(1, 0.0)
@@ -178,21 +178,21 @@ def test_figures_of_others(mine, clock):
     mine.partial = False
     clock.now += 16
     assert mine.figures_are_old
-    assert mine.not_seen(range(2)) == [1]
+    assert mine.with_old_figures(range(2)) == [1]
 
 
 def test_more_was_reclaimed_than_others_had(mine, clock):
     """They had more since the look: what others have in other shards counts all the same."""
-    mine.note_look(0, 1, clock.now + 10)
-    mine.note_look(1, 2, clock.now + 10)
+    mine.note_figures(0, 1, clock.now + 10)
+    mine.note_figures(1, 2, clock.now + 10)
     mine.note_reclaimed(0, 3)
     assert mine.outstanding() == Outstanding(2, 10.0)
 
 
 def test_the_time_of_the_next_lapse_is_that_of_others_items(mine, clock):
     """A holder that has nothing in hand does not count."""
-    mine.note_look(0, 0, clock.now + 1)
-    mine.note_look(1, 2, clock.now + 30)
+    mine.note_figures(0, 0, clock.now + 1)
+    mine.note_figures(1, 2, clock.now + 30)
     assert mine.outstanding() == Outstanding(2, 30.0)
 
 
@@ -200,29 +200,29 @@ def test_pauses(mine, clock):
     """They double, from a third of the lease to ten minutes, and end once something was found."""
     waits = []
     for _ in range(7):
-        assert mine.may_look
+        assert mine.may_reclaim
         mine.note_round(0)
-        assert not mine.may_look
+        assert not mine.may_reclaim
         before = clock.now
-        while not mine.may_look:
+        while not mine.may_reclaim:
             clock.now += 1
         waits.append(clock.now - before)
     assert waits == [20, 40, 80, 160, 320, 600, 600]
     mine.note_round(5)
-    assert mine.may_look
+    assert mine.may_reclaim
     mine.note_round(0)
     clock.now += 20
-    assert mine.may_look
+    assert mine.may_reclaim
 
 
 def test_a_pause_ends_when_something_is_due(mine, clock):
     """Not before a third of the lease; ``outstanding`` says when."""
     mine.note_round(0)
     mine.note_round(0)
-    mine.note_look(0, 1, clock.now + 35)
+    mine.note_figures(0, 1, clock.now + 35)
     mine.note_round(0)
     assert mine.outstanding() == Outstanding(1, pytest.approx(35 + holdings.AFTER_DUE))
-    mine.note_look(0, 1, clock.now + 5)
+    mine.note_figures(0, 1, clock.now + 5)
     mine.note_round(0)
     assert mine.outstanding() == Outstanding(1, pytest.approx(20))
 
@@ -230,35 +230,35 @@ def test_a_pause_ends_when_something_is_due(mine, clock):
 def test_a_hand_without_pauses(clock):
     """Of a process that makes one call: it may look at once, and the next lapse is due when it is."""
     mine = Holdings(300.0, pauses=False)
-    mine.note_look(0, 1, clock.now + 5)
+    mine.note_figures(0, 1, clock.now + 5)
     mine.note_round(0)
-    assert mine.may_look
+    assert mine.may_reclaim
     assert mine.outstanding() == Outstanding(1, 5)
 
 
 def test_the_longest_lease_pauses_for_ten_minutes(clock):
     """A third of an hour would be longer."""
     mine = Holdings(3600.0)
-    mine.note_look(0, 1, clock.now + 5)
+    mine.note_figures(0, 1, clock.now + 5)
     mine.note_round(0)
     assert mine.outstanding() == Outstanding(1, 600)
 
 
 def test_ones_own_release_ends_a_pause(mine, clock):
     """What this object has released it may get itself, as soon as it is due; other shards' figures stay."""
-    mine.note_look(0, 0, None)
-    mine.note_look(1, 2, clock.now + 50)
+    mine.note_figures(0, 0, None)
+    mine.note_figures(1, 2, clock.now + 50)
     mine.note_round(0)
     mine.note_released(0, 3.0)
     assert mine.figures_are_old
-    assert mine.not_seen(range(2)) == [0]
+    assert mine.with_old_figures(range(2)) == [0]
     clock.now += 3
-    assert not mine.may_look
+    assert not mine.may_reclaim
     clock.now += holdings.AFTER_DUE + 0.001
-    assert mine.may_look
+    assert mine.may_reclaim
     mine.note_round(0)  # and the pauses begin anew
     clock.now += 20
-    assert mine.may_look
+    assert mine.may_reclaim
 
 
 def test_known(mine):
@@ -276,7 +276,7 @@ def test_a_forked_child(mine):
     """It is another holder, holds nothing, and knows of no call and no figures."""
     mine.take(0, A, Claim("a", "a"))
     mine.begin(1, "a call")
-    mine.note_look(0, 5, None)
+    mine.note_figures(0, 5, None)
     mine.suspects.add(2)
 
     def child():

@@ -124,7 +124,7 @@ def test_no_answers(clock):
         learn(near, b"a", b"b", ages=ages)
     near.end(near.begin([]), [], 0)
     assert near.find([b"a", b"b"]) == [False, False]
-    assert near._on_their_way == {}
+    assert near._in_flight == {}
 
 
 def test_forgotten_while_on_its_way(clock):

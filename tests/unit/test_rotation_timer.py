@@ -175,9 +175,9 @@ def test_leases(clocks):
 def test_problems_are_told_seldom(clocks):
     """The same one every ten minutes at most."""
     keeper = RotationTimer()
-    assert [keeper.may_tell(text) for text in ("a", "a", "b", "a", "a")] == [True, False, True, True, False]
+    assert [keeper.may_report(text) for text in ("a", "a", "b", "a", "a")] == [True, False, True, True, False]
     clocks.sleep(601)
-    assert keeper.may_tell("a")
+    assert keeper.may_report("a")
 
 
 def test_a_session_tells_its_timekeeper(clocks):

@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, hasher, shards_of
-from urifilter_redis.engine.batch import Digester, check_question, items_of, listed
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, make_digester, shards_of
+from urifilter_redis.engine.batch import check_question, items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
@@ -284,7 +284,7 @@ class ExportedFilter:
         for blob, size in zip(header.blobs, header.sizes, strict=True):
             self._starts[blob] = at
             at += size
-        self._digester = Digester(self.config.normalize, hasher(self.config.hash, self.config.seed))
+        self._digester = make_digester(self.config.normalize, self.config.hash, self.config.seed)
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._forgotten: dict[int, set[bytes]] = {}
         self._cached_piece = functools.lru_cache(PIECES_KEPT)(self._bitmap_piece)

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMAND",
     "MACHINE",
-    "Asked",
-    "Turned",
-    "asked",
+    "InsertCost",
     "checkpoint_seconds",
     "closed_bytes",
+    "insert_cost",
     "memory_when_full",
-    "turned",
+    "rotation_cost",
 ]
 
 COMMAND = "python bench/shard.py --server redis"
@@ -67,7 +66,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InsertCost:
     """The cost of inserting lists of items, all of one length.
 
     Attributes:
@@ -84,11 +83,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class RotationCost:
     """The cost of a rotation (growing: of making the next slice).
 
     Attributes:
-        pause: the longest time that a server serves nobody else, seconds.
+        pause: the longest time for which a server serves no other call, seconds.
         shard: the time of a shard, seconds.
         filter: the time of all shards, one after the other, seconds.
     """
@@ -98,26 +97,21 @@ class Turned:
     filter: float
 
 
-def asked(settings: Shape, items: int, most: int) -> Asked:
+def insert_cost(settings: Shape, items: int, most: int) -> InsertCost:
     """Return the cost of lists of so many items.
 
     The items of a list go to the shards at random, and each shard that gets any is called at least once. So the more
-    shards, the more calls, and the fewer items share the cost of one.
-
-    Args:
-        settings: the filter's settings.
-        items: the items of a list.
-        most: the most items of a call.
+    shards, the more calls, and the fewer items share the cost of one. A call has ``most`` items at most.
     """
     shards, live = size_first(settings).shards, live_slices(settings)
     reached = -shards * math.expm1(items * math.log1p(-1 / shards)) if shards > 1 else 1.0
     called = max(reached, items / most)
     table = NEW_IN_ALL if settings.write == "all" else NEW
     share = called / items * _between(A_CALL, live)
-    return Asked(items, called, share + _between(table[settings.layout], live), share + SEEN[settings.layout])
+    return InsertCost(items, called, share + _between(table[settings.layout], live), share + SEEN[settings.layout])
 
 
-def turned(settings: Shape) -> Turned | None:
+def rotation_cost(settings: Shape) -> RotationCost | None:
     """Return the cost of a rotation; None if the filter never rotates."""
     if settings.retention == "forever":
         return None
@@ -128,7 +122,7 @@ def turned(settings: Shape) -> Turned | None:
     if settings.retention == "rolling":
         others = max(0, (settings.slices or 0) - 2)
         shard += (BUILD + BUILD_SLICE * others) / 1000 * size / _MIB
-    return Turned(pause, shard, shard * first.shards)
+    return RotationCost(pause, shard, shard * first.shards)
 
 
 def checkpoint_seconds(size: int) -> float:
@@ -153,11 +147,8 @@ def closed_bytes(settings: Shape) -> int:
 def memory_when_full(settings: Shape, *, closed: bool = True) -> int:
     """Return the most bytes that a filter takes once its window is full (growing: its first slice).
 
-    These are all live slices, the bitmap that each shard in turn has more while it rotates, and the closed slices.
-
-    Args:
-        settings: the filter's settings.
-        closed: whether closed slices of a rolling filter are in Redis, and not in an archive elsewhere.
+    These are all live slices, the bitmap that each shard in turn has more while it rotates, and, if ``closed``, the
+    closed slices that a rolling filter keeps in Redis.
     """
     first = size_first(settings)
     turning = first.memory // first.shards if settings.retention in TIMED else 0

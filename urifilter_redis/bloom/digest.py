@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 
 import mmh3
 
+from urifilter_redis.bloom.encoding import encode_items
+from urifilter_redis.bloom.normalize import normalizer
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
     "HASHES",
     "blocked_offsets",
     "classic_offsets",
     "hasher",
+    "make_digester",
     "new_seed",
     "shard_of",
     "shards_of",
@@ -33,6 +37,22 @@ HASHES = ("mmh3", "md5", "blake2b")
 SIZE = 16
 
 _WORDS = struct.Struct("<4I")
+
+
+def make_digester(normalize: str, hash_name: str, seed: str) -> Callable[[Sequence[object]], list[bytes]]:
+    """Return a function that takes items and returns their digests, 16 bytes each: it normalises, encodes and hashes.
+
+    The function raises BadItem if some items cannot be filtered; the error has the indices of all of them.
+
+    Args:
+        normalize: one of ``NORMALIZATIONS``.
+        hash_name: one of ``HASHES``.
+        seed: a seed as ``new_seed`` returns it.
+    """
+    change, hash_all = normalizer(normalize), hasher(hash_name, seed)
+    if change is None:
+        return lambda items: hash_all(encode_items(items))
+    return lambda items: hash_all(encode_items(list(map(change, items))))
 
 
 def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
@@ -72,7 +92,11 @@ def new_seed(name: str, seed: int | str | None = None) -> str:
         ValueError: there is no hash of this name, or it does not take this seed.
     """
     if name == "mmh3":
-        return _mmh3_seed(seed)
+        if seed is None:
+            return str(secrets.randbits(32))
+        if not re.fullmatch(r"\d{1,10}", str(seed)) or int(seed) >= 2**32:
+            raise ValueError("the seed of mmh3 is a number from 0 to 4294967295")
+        return str(int(seed))
     if name == "md5":
         if seed not in {None, ""}:
             raise ValueError("md5 takes no seed: leave it out")
@@ -83,14 +107,6 @@ def new_seed(name: str, seed: int | str | None = None) -> str:
             raise ValueError("the seed of blake2b is 32 hex digits")
         return text
     raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
-
-
-def _mmh3_seed(seed: int | str | None) -> str:
-    if seed is None:
-        return str(secrets.randbits(32))
-    if not re.fullmatch(r"\d{1,10}", str(seed)) or int(seed) >= 2**32:
-        raise ValueError("the seed of mmh3 is a number from 0 to 4294967295")
-    return str(int(seed))
 
 
 def words(digest: bytes) -> tuple[int, int, int, int]:

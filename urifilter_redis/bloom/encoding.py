@@ -190,9 +190,8 @@ def _text(value: object, which: str) -> bytes:
     else:
         kind, encoded = b"j", encoded.removeprefix(JSON_MARK)
     if len(encoded) > MOST_BYTES:
-        raise BadItem(
-            f"{which} has {len(encoded)} bytes, and a claim keeps at most {MOST_BYTES}: give a smaller payload="
-        )
+        text = f"a claim keeps at most {MOST_BYTES}: give a smaller payload="
+        raise BadItem(f"{which} has {len(encoded)} bytes, and {text}")
     return kind + encoded
 
 

@@ -3,7 +3,7 @@
 The shares of the tested slices add up to the filter's error rate ε. A slice of a ring of N has ε/N with write newest,
 and ε with write all, where one slice is tested. Each of the two slices of a rolling filter has ε/2. Slice i of a
 growing filter has 6ε/(π²(i+1)²); these add up to ε over all i (the Basel problem). P. S. Almeida et al., "Scalable
-Bloom Filters", 2007, use a geometric series in its place, which falls faster.
+Bloom Filters", 2007, use a geometric series, which falls faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from urifilter_redis.bloom.sizing import Sizing, Slice, fewest_shards, grown, si
 
 __all__ = [
     "EXPIRE_AFTER",
-    "GROWN_LIMIT",
     "RETENTIONS",
     "SLICES",
     "TIMED",
@@ -25,7 +24,6 @@ __all__ = [
     "Shape",
     "check_growth",
     "error_rate_at_capacity",
-    "growing_share",
     "growing_slice",
     "live_slices",
     "memory",
@@ -104,19 +102,16 @@ def period_of(value: str | int | timedelta) -> str:
         >>> period_of("24h"), period_of(90), period_of(timedelta(days=30))
         ('1d', '90s', '30d')
     """
-    text = _seconds_text(value) if isinstance(value, timedelta) else str(value).strip()
+    text = str(value).strip()
+    if isinstance(value, timedelta):
+        seconds, rest = divmod(value, timedelta(seconds=1))
+        text = "" if rest else str(seconds)
     found = re.fullmatch(r"(\d{1,12})([smhdw]?)", text) if not isinstance(value, bool) else None
     seconds = int(found[1]) * _UNITS[found[2] or "s"] if found else 0
     if not 1 <= seconds <= _LONGEST:
         raise ValueError(f"a period is 45s, 10m, 6h, 1d or 2w, from 1s to 100 years, and not {value!r}")
     unit = next(unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0)
     return f"{seconds // _UNITS[unit]}{unit}"
-
-
-def _seconds_text(period: timedelta) -> str:
-    """Return the number of seconds; a text that is none if it is not whole."""
-    seconds, rest = divmod(period, timedelta(seconds=1))
-    return "" if rest else str(seconds)
 
 
 def seconds_of(period: str) -> int:
@@ -217,11 +212,7 @@ def memory(settings: Shape) -> int:
 def slices_at(config: Shape, first: Slice, epoch: int, *, rotating: bool = False) -> list[Slice]:
     """Return the live slices, oldest first, of a shard in an epoch; an empty list if the shard cannot reach the epoch.
 
-    Args:
-        config: the filter's settings.
-        first: the first slice of the shard.
-        epoch: the shard's epoch: how many times it has turned.
-        rotating: rolling: whether the next history is not built yet.
+    ``first`` is the shard's first slice; ``rotating`` (rolling) says that the next history is not built yet.
     """
     if config.retention == "rolling":
         names = ["history"] * (epoch > rotating) + ["history_1"] * (rotating and epoch > 0) + ["today"]

@@ -23,20 +23,17 @@ __all__ = [
     "SLICE_LIMIT",
     "Sizing",
     "Slice",
-    "blocked_bits_per_item",
-    "blocked_error_rate",
     "bytes_of",
     "classic_bits",
-    "classic_error_rate",
     "classic_k",
     "error_rate_from_fill",
     "fewest_shards",
     "grown",
+    "is_whole",
     "items_from_fill",
     "shard_capacity",
     "size",
     "size_text",
-    "units_within",
 ]
 
 LAYOUTS = ("blocked", "classic", "counting")
@@ -281,7 +278,7 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
     """
     if layout not in LAYOUTS:
         raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+    if not is_whole(capacity, 1):
         raise ValueError(f"capacity is a whole number from 1 up and not {capacity!r}")
     if not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
@@ -297,12 +294,8 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
-    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``.
-
-    Args:
-        first: the geometry of slice 0. All slices have its layout, k and number of shards.
-        index: the number of the slice, from 0.
-        share: the slice's share in the error rate.
+    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``. It has the
+    layout, k and number of shards of slice 0, which is ``first``, and a ``share`` in the error rate.
     """
     if index == 0:
         return first
@@ -334,10 +327,13 @@ def shard_capacity(capacity: int, shards: int) -> int:
     return capacity if shards == 1 else math.ceil(mean + 3 * math.sqrt(mean))
 
 
-def _allowed(shards: object) -> bool:
-    if isinstance(shards, bool) or not isinstance(shards, int):
-        return False
-    return 1 <= shards <= SHARDS_LIMIT and (shards <= ANY_SHARDS or shards & (shards - 1) == 0)
+def is_whole(value: object, least: int, most: float = math.inf) -> bool:
+    """Whether a value is a whole number within bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _allowed(shards: int) -> bool:
+    return is_whole(shards, 1, SHARDS_LIMIT) and (shards <= ANY_SHARDS or shards & (shards - 1) == 0)
 
 
 def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:

@@ -221,7 +221,7 @@ class AsyncClaims(AsyncBaseClaims):
             []
         """
         self._check_limit(limit)
-        if not self._holdings.may_look:
+        if not self._holdings.may_reclaim:
             return []
         self._begin_beating()
         found: Found = []

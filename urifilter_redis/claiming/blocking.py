@@ -223,7 +223,7 @@ class Claims(BlockingBaseClaims):
             []
         """
         self._check_limit(limit)
-        if not self._holdings.may_look:
+        if not self._holdings.may_reclaim:
             return []
         self._begin_beating()
         found: Found = []

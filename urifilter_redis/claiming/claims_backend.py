@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.engine.claim_options import ClaimOptions
-from urifilter_redis.engine.holdings import Holdings
+from urifilter_redis.engine.holdings import ClaimOptions, Holdings
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
 from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question

@@ -50,7 +50,7 @@ class Blob:
     Attributes:
         filter: the filter's name.
         id: the blob's own name.
-        size: the bytes of the blob.
+        size: in bytes.
         age: the seconds since the last write to the blob.
         whole: whether its upload was finished.
     """
@@ -81,8 +81,8 @@ class Upload(Protocol):
 class Backend(Protocol):
     """A keeper of blobs and documents. The methods are flows, and raise ArchiveError for every failure of the backend.
 
-    A method that is given an impossible filter name raises ValueError before it looks at anything. The backend does not
-    list anything under such a name, because it does not belong to a filter.
+    A method that gets an impossible filter name raises ValueError before it does anything. The backend lists nothing
+    under such a name, because it belongs to no filter.
 
     Attributes:
         url: the backend's address.
@@ -148,13 +148,10 @@ class Backend(Protocol):
         ...
 
     def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:
-        """Say what keeps this user from using the backend, without writing; a database tells that when it is asked.
+        """Return what keeps this user from using the backend, without writing: a database says so when it is asked.
 
-        Args:
-            needed: bytes for which there must be room.
-
-        Returns:
-            The level of each finding of the doctor, ``note`` or ``danger``, and its text.
+        Each finding has a level of the doctor, ``note`` or ``danger``, and a text. There must be room for ``needed``
+        bytes.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Batches: the items that a caller gave, the method that asks about them, the calls of scripts, and the answers.
+"""Batches: the items of a caller, the method that asks about them, the calls of scripts, and the answers.
 
 A script answers an age for each item: 0 if the item is new or was not seen; ``claim`` and ``commit`` likewise.
 ``forget``, ``remove`` and ``release`` answer 1 if the item was there. These numbers stay as they are until the last
@@ -15,15 +15,14 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
-from urifilter_redis.bloom.encoding import encode_items
-from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.bloom.sizing import is_whole
 from urifilter_redis.errors import Past, UriFilterError
 from urifilter_redis.protocol.claims import BYTES_A_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from urifilter_redis.engine.claim_options import ClaimOptions
+    from urifilter_redis.engine.holdings import ClaimOptions
     from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.errors import Answering
     from urifilter_redis.protocol.call_ids import CallId, CallKey
@@ -47,16 +46,11 @@ __all__ = [
     "REMOVE",
     "UNIQUE",
     "Batch",
-    "Digester",
     "Key",
     "Method",
     "OpenCall",
-    "Uncut",
     "call_to_resume",
     "check_question",
-    "cut_all",
-    "cut_chosen",
-    "cut_lighter",
     "items_of",
     "listed",
     "opened_up",
@@ -64,111 +58,24 @@ __all__ = [
     "with_batch",
 ]
 
+B = TypeVar("B")
+E = TypeVar("E", bound=UriFilterError)
+R = TypeVar("R")
+
 #: A function from an object of the caller's to its item; None: the objects are the items.
 Key: TypeAlias = "Callable[[Any], object] | None"
 
 #: Collections of numbers that are most likely one item.
 _LONE = (str, bytes, bytearray, memoryview, array.array)
 
-
-def opened_up(items: Any) -> Iterable[Any]:
-    """Return a collection of Python's own objects: those of Arrow, NumPy and pandas know how to make them.
-
-    Raises:
-        TypeError: one string or bytes-like object was given instead of a list, or a table.
-    """
-    if not isinstance(items, _LONE):
-        convert = getattr(items, "to_pylist", None) or getattr(items, "tolist", None)
-        if convert is None and hasattr(items, "columns"):
-            raise TypeError("a list of items is wanted, not a table: give one column, such as table['url']")
-        items = items if convert is None else convert()
-    if isinstance(items, _LONE):
-        start = items[:40] if isinstance(items, str) else bytes(items[:40])
-        raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
-    return items  # type: ignore[no-any-return]
-
-
-def listed(items: Iterable[Any]) -> Sequence[Any]:
-    """Return items as a list of our own: the caller's may change while the answers are on their way.
-
-    Raises:
-        TypeError: one string or bytes-like object was given instead of a list, or no collection.
-    """
-    return list(opened_up(items))
-
-
-def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:
-    """Return the item of each object."""
-    return objects if key is None else [key(each) for each in objects]
-
-
-R = TypeVar("R")
-E = TypeVar("E", bound="UriFilterError")
-
-
-@dataclass(frozen=True, slots=True)
-class Method(Generic[R]):
-    """A method of a client that asks about items.
-
-    Attributes:
-        command: ``insert``, ``contains``, ``forget`` or ``remove``.
-        nearby: whether a near cache may answer it, which knows that an item was seen, and not its age.
-        term: makes an answer in the method's terms of a script's answer.
-        result: makes the method's result of a batch that has all answers.
-    """
-
-    command: str
-    nearby: bool
-    term: Callable[[int], int]
-    result: Callable[[Answering], R]
-
-
-def selected(batch: Answering) -> list[Any]:
-    """Return the items that were answered "new"."""
-    return [item for item, answer in zip(batch.items, batch.answers, strict=True) if answer == 0]
-
-
-def with_batch(error: E, batch: Answering) -> E:
-    """Return an error with the batch that it is about, whose answers it tells in the terms of the batch's method."""
-    error.batch, error.term = batch, batch.term
-    return error
-
-
-def _is_new(batch: Answering) -> bool:
-    return batch.answers[0] == 0
-
-
-def _is_seen(batch: Answering) -> bool:
-    return batch.answers[0] != 0
-
-
-def _all(command: str, term: Callable[[int], int], *, nearby: bool = False) -> Method[list[Any]]:
-    """Make a method whose result is a list of all answers in its terms."""
-    return Method(command, nearby, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
-
-
-INSERT: Method[bool] = Method("insert", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
-INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_, nearby=True)
-INSERT_AGES: Method[list[int]] = _all("insert", int)
-UNIQUE: Method[list[Any]] = Method("insert", True, operator.not_, selected)  # noqa: FBT003 - nearby
-CONTAINS: Method[bool] = Method("contains", True, bool, _is_seen)  # noqa: FBT003 - nearby
-CONTAINS_MANY: Method[list[bool]] = _all("contains", bool, nearby=True)
-AGES: Method[list[int]] = _all("contains", int)
-FORGET: Method[list[bool]] = _all("forget", bool)
-REMOVE: Method[list[bool]] = _all("remove", bool)
-CLAIM: Method[bool] = Method("claim", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
-CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
-CLAIM_AGES: Method[list[int]] = _all("claim", int)
-CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
-COMMIT: Method[list[bool]] = _all("commit", operator.not_)
-RELEASE: Method[list[bool]] = _all("release", bool)
-
-
-#: The items of one part of those that are cut while earlier calls are under way: as many as go out at once.
+#: The items that are cut at once while earlier calls are under way: as many as go out at once.
 PART = 4000
 
 #: A part has so many items a shard at least, so that what is left of a shard is seldom carried to the next part.
 PART_OF_A_SHARD = 250
+
+#: The answer of the near cache: it stands for any age, as it knows none.
+SEEN = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -195,19 +102,280 @@ class OpenCall:
     sent: bool = False
 
 
+class Batch:
+    """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
+
+    Args:
+        digests: the digest of each item. They are cut into calls, but for those that the near cache knows.
+        shards: the filter's number of shards.
+        cut: returns the most items of one call, given the shard.
+        part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
+            Not for a batch with a near cache or claim options.
+
+    Attributes:
+        command: ``insert``, ``contains``, ``forget``, ``remove``, ``claim``, ``commit`` or ``release``.
+        items: the items as the caller gave them, or objects of the caller's.
+        key: makes an item of each object; None: the objects are the items.
+        term: makes the method's answer of a script's answer.
+        answers: one answer an item, as the scripts give it, in the items' order; None for each that has not arrived.
+        open: the calls of scripts without answers, as far as they are cut; see ``cut``.
+        client: the client that the call ids in ``open`` belong to.
+        max_age: ring: how many of the newest slices are tested; 0: all.
+        writes: whether its calls write. The answers of such calls must not be lost.
+        packed: the digests of all items, 16 bytes an item.
+        near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
+        claim_options: of a batch about claims, and None of any other. What they keep of items limits the calls, too.
+        combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is alone.
+    """
+
+    __slots__ = (
+        "_found",
+        "_uncut",
+        "answers",
+        "claim_options",
+        "client",
+        "combined",
+        "command",
+        "items",
+        "key",
+        "max_age",
+        "near",
+        "open",
+        "packed",
+        "term",
+        "writes",
+    )
+
+    def __init__(  # noqa: PLR0913 - all of it is what a batch is
+        self,
+        command: str,
+        items: Sequence[object],
+        digests: list[bytes],
+        *,
+        shards: int,
+        cut: Callable[[int], int],
+        client: str,
+        max_age: int = 0,
+        key: Key = None,
+        near: NearCache | None = None,
+        claim_options: ClaimOptions | None = None,
+        part: int | None = None,
+    ) -> None:
+        self.command, self.claim_options = command, claim_options
+        self.items, self.key, self.client, self.max_age = items, key, client, max_age
+        self.term: Callable[[int], int] = int
+        self.writes = command != "contains"
+        self.answers: list[int | None] = [None] * len(items)
+        self.combined: object | None = None
+        self.open: list[OpenCall] = []
+        self._uncut: Uncut | None = None
+        self.near, self._found = near, None if near is None else near.find(digests)
+        if self._found and all(self._found):
+            self.answers = [SEEN] * len(items)
+        elif self._found and True in self._found:
+            self.answers = [SEEN if found else None for found in self._found]
+            self.open = _cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
+        elif len(digests) == 1:
+            self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
+        elif part is not None and len(digests) > part:
+            self._uncut = Uncut(digests, shards, cut, part)
+        else:
+            self.open = _cut_all(digests, shards, cut, keep=near is not None)
+        if claim_options is not None:
+            self.open = self._limited(self.open)
+        self.packed = b"".join(digests)
+
+    def cut(self, count: int) -> list[OpenCall]:
+        """Return the open calls, after cutting more until they are at least ``count``, or all items are in calls."""
+        while self._uncut is not None and len(self.open) < count:
+            more, uncut = self._uncut.cut()
+            # both at once: Python does not look for Ctrl-C in between, so each item is always in one of them
+            self.open, self._uncut = self.open + more, uncut
+        return self.open
+
+    def takes_windows(self, most: int) -> bool:
+        """Whether there are more than ``most`` calls, and neither a near cache nor claim options."""
+        return self.near is None and self.claim_options is None and (self._uncut is not None or len(self.open) > most)
+
+    def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
+        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
+        parts: defaultdict[int, int] = defaultdict(int)
+        for call in self.open:
+            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
+            parts[call.shard] += 1
+
+    @property
+    def method(self) -> str:
+        """The command, which names the plainest of its methods."""
+        return self.command
+
+    @property
+    def digests(self) -> list[bytes]:
+        """The digest of each item."""
+        return split(self.packed)
+
+    def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
+        """Whether this batch has the same command, items and ``max_age``."""
+        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
+
+    def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
+        """Open calls for the items that the near cache has answered, because it knows no ages."""
+        if self._found and True in self._found:
+            self.open += self._limited(_cut_chosen(self.digests, self._found, shards, cut, keep=False))
+            self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
+        self._found = None
+
+    def close(self, call: OpenCall, answers: Sequence[int]) -> None:
+        """Note the answers of a call, which is then no longer open.
+
+        Raises:
+            UriFilterError: the answers are not as many as the call's items; none is noted.
+        """
+        if len(answers) != len(call.positions):
+            raise UriFilterError(f"{len(call.positions)} items were asked about, and {len(answers)} answers came")
+        if isinstance(call.positions, range):
+            self.answers[call.positions.start : call.positions.stop] = answers
+        else:
+            for position, answer in zip(call.positions, answers, strict=True):
+                self.answers[position] = answer
+        self.open.remove(call)
+
+    def _limited(self, calls: list[OpenCall]) -> list[OpenCall]:
+        """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
+        if self.claim_options is None or not self.claim_options.kept:
+            return calls
+        weights = list(map(len, self.claim_options.kept))
+        lighter = []
+        for call in calls:
+            start, weight = 0, 0
+            for number, position in enumerate(call.positions):
+                weight += weights[position]
+                if weight > BYTES_A_CALL and number > start:
+                    lighter.append(_part(call, start, number))
+                    start, weight = number, weights[position]
+            lighter.append(_part(call, start, len(call.positions)))
+        return lighter
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[R]):
+    """A method of a client that asks about items.
+
+    Attributes:
+        command: as of ``Batch``.
+        nearby: whether a near cache may answer: it knows that an item was seen, and not its age.
+        term: makes the method's answer of a script's answer.
+        result: makes the method's result of a batch that has all answers.
+    """
+
+    command: str
+    nearby: bool
+    term: Callable[[int], int]
+    result: Callable[[Answering], R]
+
+
+def selected(batch: Answering) -> list[Any]:
+    """Return the items that were answered "new"."""
+    return [item for item, answer in zip(batch.items, batch.answers, strict=True) if answer == 0]
+
+
+def _is_new(batch: Answering) -> bool:
+    return batch.answers[0] == 0
+
+
+def _is_seen(batch: Answering) -> bool:
+    return batch.answers[0] != 0
+
+
+def _all(command: str, term: Callable[[int], int], *, nearby: bool = False) -> Method[list[Any]]:
+    """Make a method whose result is a list of all its answers."""
+    return Method(command, nearby, term, lambda batch: list(map(term, batch.answers)))  # type: ignore[arg-type]
+
+
+INSERT: Method[bool] = Method("insert", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+INSERT_MANY: Method[list[bool]] = _all("insert", operator.not_, nearby=True)
+INSERT_AGES: Method[list[int]] = _all("insert", int)
+UNIQUE: Method[list[Any]] = Method("insert", True, operator.not_, selected)  # noqa: FBT003 - nearby
+CONTAINS: Method[bool] = Method("contains", True, bool, _is_seen)  # noqa: FBT003 - nearby
+CONTAINS_MANY: Method[list[bool]] = _all("contains", bool, nearby=True)
+AGES: Method[list[int]] = _all("contains", int)
+FORGET: Method[list[bool]] = _all("forget", bool)
+REMOVE: Method[list[bool]] = _all("remove", bool)
+CLAIM: Method[bool] = Method("claim", True, operator.not_, _is_new)  # noqa: FBT003 - nearby
+CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
+CLAIM_AGES: Method[list[int]] = _all("claim", int)
+CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
+COMMIT: Method[list[bool]] = _all("commit", operator.not_)
+RELEASE: Method[list[bool]] = _all("release", bool)
+
+
+def with_batch(error: E, batch: Answering) -> E:
+    """Return an error with the batch that it is about, and the ``term`` of its method."""
+    error.batch, error.term = batch, batch.term
+    return error
+
+
+def call_to_resume(retry: object, kind: type[B], command: str) -> B:
+    """Return the call that ``retry=`` is about; raise ValueError if it has none of this kind."""
+    batch, why = getattr(retry, "batch", None), f"not {retry!r}"
+    if isinstance(batch, kind):
+        return batch
+    if isinstance(batch, Past):
+        why = "in the same process: this error went through pickle (its answers are what had arrived)"
+    raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
+
+
+def check_question(config: Config, command: str, max_age: int | None) -> None:
+    """Raise ValueError unless a filter allows a command and a ``max_age`` (None: none was given)."""
+    if command == "remove" and config.layout != "counting":
+        raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
+    if max_age is not None:
+        if config.slices is None or config.retention != "ring":
+            raise ValueError(f"max_age is for retention ring and not {config.retention}")
+        if not is_whole(max_age, 1, config.slices):
+            raise ValueError(f"max_age is 1 to {config.slices}, the number of slices, and not {max_age!r}")
+
+
+def opened_up(items: Any) -> Iterable[Any]:
+    """Return a collection of Python's own objects, also from one of Arrow, NumPy or pandas.
+
+    Raises:
+        TypeError: one string or bytes-like object was given instead of a list, or a table.
+    """
+    if not isinstance(items, _LONE):
+        convert = getattr(items, "to_pylist", None) or getattr(items, "tolist", None)
+        if convert is None and hasattr(items, "columns"):
+            raise TypeError("a list of items is wanted, not a table: give one column, such as table['url']")
+        items = items if convert is None else convert()
+    if isinstance(items, _LONE):
+        start = items[:40] if isinstance(items, str) else bytes(items[:40])
+        raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
+    return items  # type: ignore[no-any-return]
+
+
+def listed(items: Iterable[Any]) -> Sequence[Any]:
+    """Return items as a list of our own, because the caller's may change meanwhile; raise as ``opened_up``."""
+    return list(opened_up(items))
+
+
+def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:
+    """Return the item of each object."""
+    return objects if key is None else [key(each) for each in objects]
+
+
 @dataclass(frozen=True, slots=True)
 class Uncut:
     """Items that are not in calls yet. It never changes: ``cut`` returns what is left.
 
-    The calls of a shard are the same, and come in the same order, however many items a part has.
+    The calls of a shard, and their order, do not depend on the size of a part.
 
     Attributes:
         digests: the digests of all items, those in calls included.
         shards: the filter's number of shards.
         size: returns the most items of one call, given the shard.
-        part: the items that ``cut`` looks at, unless a part of so many shards has more.
+        part: the items of a part, unless ``PART_OF_A_SHARD`` gives more.
         keep: whether the calls keep their lists of digests.
-        start: the position of the first item that no ``cut`` has looked at.
+        start: the position of the first item of the next part.
         left: by shard, the positions of earlier items, too few for a full call.
     """
 
@@ -251,250 +419,22 @@ class Uncut:
         return OpenCall(shard, positions, b"".join(some), digests=some if self.keep else None)
 
 
-def cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
+def _cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
     """Cut digests into calls, which keep their lists of digests if ``keep``."""
     return Uncut(digests, shards, size, max(1, len(digests)), keep).cut()[0]
 
 
-def cut_chosen(
+def _cut_chosen(
     digests: list[bytes], chosen: list[bool], shards: int, size: Callable[[int], int], *, keep: bool
 ) -> list[OpenCall]:
-    """Cut those digests into calls that are chosen."""
-    made = cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
+    """Cut only the chosen digests into calls."""
+    made = _cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
     positions = list(compress(range(len(digests)), chosen))
     for call in made:
         call.positions = [positions[each] for each in call.positions]
     return made
 
 
-def cut_lighter(calls: list[OpenCall], weights: Sequence[int]) -> list[OpenCall]:
-    """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
-    lighter = []
-    for call in calls:
-        start, weight = 0, 0
-        for number, position in enumerate(call.positions):
-            weight += weights[position]
-            if weight > BYTES_A_CALL and number > start:
-                lighter.append(_part(call, start, number))
-                start, weight = number, weights[position]
-        lighter.append(_part(call, start, len(call.positions)))
-    return lighter
-
-
 def _part(call: OpenCall, start: int, end: int) -> OpenCall:
     digests = None if call.digests is None else call.digests[start:end]
     return OpenCall(call.shard, call.positions[start:end], call.packed[16 * start : 16 * end], digests=digests)
-
-
-B = TypeVar("B")
-
-#: The answer of the near cache: it stands for any age, as it knows none.
-SEEN = 1
-
-
-class Digester:
-    """Makes the digests of items for one filter: it normalises, encodes and hashes them.
-
-    Args:
-        normalize: the filter's normalisation, one of ``NORMALIZATIONS``.
-        hash_all: the filter's hash, as ``hasher`` returns it.
-    """
-
-    def __init__(self, normalize: str, hash_all: Callable[[Iterable[bytes]], list[bytes]]) -> None:
-        self._normalize = normalizer(normalize)
-        self._hash_all = hash_all
-
-    def __call__(self, items: Sequence[object]) -> list[bytes]:
-        """Return the digests of items, 16 bytes each.
-
-        Raises:
-            BadItem: some items cannot be filtered; the error has the indices of all of them.
-        """
-        if self._normalize is not None:
-            items = [self._normalize(item) for item in items]
-        return self._hash_all(encode_items(items))
-
-
-class Batch:
-    """The items of one call of the library, their answers so far, and the calls of scripts that are still open.
-
-    Attributes:
-        command: ``insert``, ``contains``, ``forget``, ``remove``, ``claim``, ``commit`` or ``release``.
-        items: the items as the caller gave them, or objects of the caller's.
-        key: makes an item of each object; None: the objects are the items.
-        term: makes an answer in the terms of the caller's method of a script's answer.
-        answers: one answer an item, as the scripts give it, in the items' order; None for each that has not arrived.
-        open: the calls of scripts without answers, as far as they are cut; see ``cut``.
-        client: the client that the call ids in ``open`` belong to.
-        max_age: ring: how many of the newest slices are tested; 0: all.
-        writes: whether its calls write. The answers of such calls must not be lost.
-        packed: the digests of all items, 16 bytes an item.
-        near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
-        claim_options: the terms of a batch about claims; None: it is about none.
-        combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is alone.
-    """
-
-    __slots__ = (
-        "_found",
-        "_uncut",
-        "answers",
-        "claim_options",
-        "client",
-        "combined",
-        "command",
-        "items",
-        "key",
-        "max_age",
-        "near",
-        "open",
-        "packed",
-        "term",
-        "writes",
-    )
-
-    def __init__(  # noqa: PLR0913 - all of it is what a batch is
-        self,
-        command: str,
-        items: Sequence[object],
-        digests: list[bytes],
-        *,
-        shards: int,
-        cut: Callable[[int], int],
-        client: str,
-        max_age: int = 0,
-        key: Key = None,
-        near: NearCache | None = None,
-        claim_options: ClaimOptions | None = None,
-        part: int | None = None,
-    ) -> None:
-        """Cut digests into calls, but for those that the near cache knows.
-
-        Args:
-            command: ``insert``, ``contains``, ``forget`` or ``remove``.
-            items: the items as the caller gave them, or objects of the caller's.
-            digests: the digest of each item.
-            shards: the filter's number of shards.
-            cut: returns the most items of one call, given the shard.
-            client: the client that makes the call ids.
-            max_age: ring: how many of the newest slices are tested; 0: all.
-            key: makes an item of each object; None: the objects are the items.
-            near: the near cache that may answer; None: all items are asked about.
-            claim_options: the terms of a batch about claims. What they keep of items limits the calls, too.
-            part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
-                Not for a batch with a near cache or terms.
-        """
-        self.command, self.claim_options = command, claim_options
-        self.items, self.key = items, key
-        self.term: Callable[[int], int] = int
-        self.client = client
-        self.max_age = max_age
-        self.writes = command != "contains"
-        self.answers: list[int | None] = [None] * len(items)
-        self.combined: object | None = None
-        self.open: list[OpenCall] = []
-        self._uncut: Uncut | None = None
-        self.near, self._found = near, None if near is None else near.find(digests)
-        if self._found and all(self._found):
-            self.answers = [SEEN] * len(items)
-        elif self._found and True in self._found:
-            self.answers = [SEEN if found else None for found in self._found]
-            self.open = cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
-        elif len(digests) == 1:
-            self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
-        elif part is not None and len(digests) > part:
-            self._uncut = Uncut(digests, shards, cut, part)
-        else:
-            self.open = cut_all(digests, shards, cut, keep=near is not None)
-        if claim_options is not None:
-            self.open = _light(self.open, claim_options)
-        self.packed = b"".join(digests)
-
-    def cut(self, count: int) -> list[OpenCall]:
-        """Return the open calls, after cutting more until they are at least ``count``, or all items are in calls."""
-        while self._uncut is not None and len(self.open) < count:
-            more, uncut = self._uncut.cut()
-            # both at once: Python does not look for Ctrl-C in between, so each item is always in one of them
-            self.open, self._uncut = self.open + more, uncut
-        return self.open
-
-    def takes_windows(self, most: int) -> bool:
-        """Whether the calls are more than ``most``, and of a batch with neither a near cache nor terms."""
-        return self.near is None and self.claim_options is None and (self._uncut is not None or len(self.open) > most)
-
-    def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
-        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
-        parts: defaultdict[int, int] = defaultdict(int)
-        for call in self.open:
-            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
-            parts[call.shard] += 1
-
-    @property
-    def method(self) -> str:
-        """The command, which names the plainest of its methods."""
-        return self.command
-
-    @property
-    def digests(self) -> list[bytes]:
-        """The digest of each item."""
-        return split(self.packed)
-
-    def is_of(self, command: str, digests: Sequence[bytes], max_age: int) -> bool:
-        """Whether this batch has the same command, items and ``max_age``."""
-        return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
-
-    def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
-        """Open calls for the items that the near cache has answered, because it knows no ages."""
-        if self._found and True in self._found:
-            opened = cut_chosen(self.digests, self._found, shards, cut, keep=False)
-            self.open += opened if self.claim_options is None else _light(opened, self.claim_options)
-            self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
-        self._found = None
-
-    def close(self, call: OpenCall, answers: Sequence[int]) -> None:
-        """Note the answers of a call, which is then no longer open.
-
-        Raises:
-            UriFilterError: the answers are not as many as the call's items; none is noted.
-        """
-        if len(answers) != len(call.positions):
-            raise UriFilterError(f"{len(call.positions)} items were asked about, and {len(answers)} answers came")
-        if isinstance(call.positions, range):
-            self.answers[call.positions.start : call.positions.stop] = answers
-        else:
-            for position, answer in zip(call.positions, answers, strict=True):
-                self.answers[position] = answer
-        self.open.remove(call)
-
-
-def check_question(config: Config, command: str, max_age: int | None) -> None:
-    """Check that a filter allows a command and a ``max_age`` (None: none was given).
-
-    Raises:
-        ValueError: the command or ``max_age`` is not for this filter.
-    """
-    if command == "remove" and config.layout != "counting":
-        raise ValueError(f"remove is for layout counting, and this filter is {config.layout}: use forget")
-    if max_age is not None:
-        if config.slices is None or config.retention != "ring":
-            raise ValueError(f"max_age is for retention ring and not {config.retention}")
-        if isinstance(max_age, bool) or not isinstance(max_age, int) or not 1 <= max_age <= config.slices:
-            raise ValueError(f"max_age is 1 to {config.slices}, the number of slices, and not {max_age!r}")
-
-
-def call_to_resume(retry: object, kind: type[B], command: str) -> B:
-    """Return the call that ``retry=`` is about.
-
-    Raises:
-        ValueError: it is about none of this kind, or went through pickle.
-    """
-    batch, why = getattr(retry, "batch", None), f"not {retry!r}"
-    if isinstance(batch, kind):
-        return batch
-    if isinstance(batch, Past):
-        why = "in the same process: this error went through pickle (its answers are what had arrived)"
-    raise ValueError(f"retry= takes what {command} raised for these same items, {why}")
-
-
-def _light(calls: list[OpenCall], claim_options: ClaimOptions) -> list[OpenCall]:
-    """Cut calls further, as what is kept of their items demands."""
-    return cut_lighter(calls, list(map(len, claim_options.kept))) if claim_options.kept else calls

@@ -1,4 +1,4 @@
-"""Joints: single calls of many callers, which go to the server as one batch. There is no I/O here, and no task.
+"""Combined calls: the single calls of many callers in one batch. There is no I/O here, and no task.
 
 Each caller keeps a batch of its own, of one item, so that its answer, its error and ``retry=`` are as if it had asked
 alone. Only the calls of scripts, and so the call ids, belong to the combined call.
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
-__all__ = ["CombinedCall", "PendingCall", "Turn", "told"]
+__all__ = ["CombinedCall", "PendingCall", "Turn", "error_for"]
 
 
 class Turn(Protocol):
-    """The time in which calls are under way and other callers wait for their end."""
+    """A combined call that is under way, for whose end other callers wait."""
 
     @property
     def began(self) -> float:
-        """The time by ``monotonic`` at which the last of the callers whose turn it is began to wait."""
+        """The time by ``monotonic`` at which the last of its callers began to wait."""
         ...
 
     def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
@@ -47,7 +47,7 @@ class PendingCall:
     """The single call of one caller.
 
     Attributes:
-        batch: the caller's batch, of one item; its answer comes into it.
+        batch: the caller's batch, of one item; it gets the answer.
         told: a future that is done once the caller has its answer or its error, or has been cancelled.
         gone: whether the caller has ended without its answer.
         began: the time by ``monotonic`` at which the caller began to wait.
@@ -69,7 +69,7 @@ class PendingCall:
     def fail(self, error: UriFilterError) -> None:
         """Tell an error to the caller, if it still waits."""
         if self.waits:
-            self.error = told(error, self.batch)
+            self.error = error_for(error, self.batch)
             self.told.set_result(None)
 
     @property
@@ -79,7 +79,7 @@ class PendingCall:
 
     @property
     def may_be_new(self) -> bool:
-        """Whether the item may have been inserted, as far as is known, by a call that was sent."""
+        """Whether a call that was sent may have inserted the item."""
         batch = self.batch
         return batch.writes and (batch.answers[0] == 0 if not batch.open else batch.combined is not None)
 
@@ -93,7 +93,7 @@ class CombinedCall:
     Attributes:
         batch: the batch of all items, in the order in which the callers asked.
         singles: the call of each caller, in the same order.
-        flights: the calls of scripts that are under way, each with a future that is done when it is so no longer.
+        flights: the calls of scripts that are under way, each with a future that is done at its end.
         errors: the error of the last attempt of each call of a script that failed.
     """
 
@@ -142,7 +142,7 @@ class CombinedCall:
                 self._tell(self.singles[position], error, linked=sent)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell an error that ended the whole, and that may have come at any moment, to all callers without answers."""
+        """Tell all callers without answers an error that ended the whole; it may have come at any moment."""
         self.note()
         lost, how = (AnswerLost, " with retry= for the answers") if self.batch.writes else (ServerUnavailable, "")
         why = f"{self._session.where}: interrupted ({error!r}); ask again{how}"
@@ -157,28 +157,22 @@ class CombinedCall:
         An item of a call that was never sent leaves the call; also that of a caller that was cancelled. If the call was
         sent, the others go on with it, so that the item may still be inserted.
         """
-        over = [position for position in call.positions if self._is_over(position, before)]
+        over: list[int] = []
+        waiting: list[int] = []
+        for position in call.positions:
+            single = self.singles[position]
+            (waiting if single.waits and single.began > before else over).append(position)
         sent = call.sent or call.in_doubt
-        if not sent and len(over) == len(call.positions):
+        if not sent and not waiting:
             return False
-        told_of = error
         if sent and self.batch.writes and not isinstance(error, AnswerLost):
-            told_of = AnswerLost(f"{error}; others ask on for their items, in the same call")
+            error = AnswerLost(f"{error}; others ask on for their items, in the same call")
         for position in over:
-            self._tell(self.singles[position], told_of, linked=sent)
+            self._tell(self.singles[position], error, linked=sent)
         if not sent and over:
-            left = set(over)
-            self._cut(call, [position for position in call.positions if position not in left])
+            call.positions = waiting
+            call.packed = b"".join([self.singles[position].batch.packed for position in waiting])
         return True
-
-    def _is_over(self, position: int, before: float) -> bool:
-        single = self.singles[position]
-        return not single.waits or single.began <= before
-
-    def _cut(self, call: OpenCall, positions: list[int]) -> None:
-        """Leave only some positions in a call that was never sent."""
-        call.positions = positions
-        call.packed = b"".join([self.singles[position].batch.packed for position in positions])
 
     def _tell(self, single: PendingCall, error: UriFilterError, *, linked: bool) -> None:
         if not linked:
@@ -194,10 +188,10 @@ class CombinedCall:
         elif batch.writes and answer != 0:
             pending.drop(batch)
         elif batch.writes and single.error is not None and not isinstance(single.error, AnswerLost):
-            pending.offer(batch)  # another caller's retry= has inserted it, and this caller was told that nobody had
+            pending.offer(batch)  # another caller's retry= has inserted it, and this caller's error said otherwise
 
 
-def told(error: UriFilterError, batch: Batch) -> UriFilterError:
+def error_for(error: UriFilterError, batch: Batch) -> UriFilterError:
     """Return a copy of an error for one caller, with the caller's own batch."""
     made = with_batch(copy.copy(error), batch)
     made.__cause__ = error.__cause__

@@ -1,28 +1,22 @@
-"""The driver that runs flows with blocking I/O."""
+"""The drivers, which run flows: one with blocking I/O, one with awaited I/O."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from urifilter_redis.engine.steps import Send, Work
+from urifilter_redis.engine.steps import Pause, Send, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.steps import Beginner, Flow, Reply, Sender, Step
+    from urifilter_redis.engine.steps import AsyncSender, Beginner, Flow, Reply, Sender, Step
 
-__all__ = ["Begun", "drive", "perform_step"]
+__all__ = ["StartedFlow", "drive", "drive_async"]
 
 T = TypeVar("T")
-
-
-def perform_step(step: Step, sender: Sender | None) -> Any:
-    """Do a step; return its outcome. ``sender`` may be None if the step is no ``Send``."""
-    if isinstance(step, Send):
-        assert sender is not None  # noqa: S101 - see drive
-        return sender.send(step.commands, step.meanwhile)
-    return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
 
 
 def drive(
@@ -35,7 +29,7 @@ def drive(
     """Run a flow with blocking I/O; return its result, or raise its error.
 
     Args:
-        flow: the flow to run.
+        flow: the flow.
         sender: sends commands to the server; None for a flow that sends none.
         check: called before each step; an exception from it is thrown into the flow.
         perform: does each step in place of ``perform_step``, so that a test may count, delay or stop steps.
@@ -58,13 +52,28 @@ def drive(
         return stop.value  # type: ignore[no-any-return]
 
 
-class Begun(Generic[T]):
-    """A flow whose first commands are under way; ``finish`` waits for their replies, and runs it to its end.
+async def drive_async(flow: Flow[T], sender: AsyncSender) -> T:
+    """Run a flow with awaited I/O; return its result, or raise its error."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                outcome = await perform_step_async(step, sender)
+            except BaseException as error:  # noqa: BLE001 - the flow must hear of cancellation too
+                step = flow.throw(error)
+            else:
+                step = flow.send(outcome)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+class StartedFlow(Generic[T]):
+    """A flow whose first commands are under way; ``finish`` waits for their replies, and runs the flow to its end.
 
     Args:
-        flow: the flow. Interrupted while its first commands are sent, it ends.
+        flow: the flow; an interruption while its first commands are sent ends it.
         sender: sends commands to the server.
-        check: called before each step; an exception from it is thrown into the flow.
+        check: see ``drive``.
     """
 
     def __init__(self, flow: Flow[T], sender: Beginner, check: Callable[[], object] | None) -> None:
@@ -97,7 +106,7 @@ class Begun(Generic[T]):
             self.leave()
 
     def leave(self) -> None:
-        """Leave the flow where it is, if it is not finished."""
+        """Give up the replies that are under way, and leave the flow where it is."""
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.leave()
@@ -108,3 +117,23 @@ class Begun(Generic[T]):
             return perform_step(step, sender)
         step.idle = time.monotonic() - self._sent
         return reply.finish()
+
+
+def perform_step(step: Step, sender: Sender | None) -> Any:
+    """Do a step; return its outcome. ``sender`` may be None if the step is no ``Send``."""
+    if isinstance(step, Send):
+        assert sender is not None  # noqa: S101 - see drive
+        return sender.send(step.commands, step.meanwhile)
+    return step.do() if isinstance(step, Work) else time.sleep(step.seconds)
+
+
+async def perform_step_async(step: Step, sender: AsyncSender) -> Any:
+    """Do a step with awaited I/O; return its outcome."""
+    if isinstance(step, Send):
+        return await sender.send(step.commands, step.meanwhile)
+    if isinstance(step, Pause):
+        return await asyncio.sleep(step.seconds)
+    if not step.awaited:
+        return await asyncio.to_thread(step.do)
+    outcome = step.do()
+    return await outcome if inspect.isawaitable(outcome) else outcome

@@ -1,6 +1,6 @@
-"""A hand: what one holder has claimed and not yet committed or released, as its client knows it. There is no I/O here.
+"""Holdings: what one holder has claimed and not yet committed or released, as its client knows it; and claim options.
 
-There is no lock, because Ctrl-C or a fork could leave it locked. Sets and dicts change in single steps.
+There is no I/O here and no lock, because Ctrl-C or a fork could leave it locked. Sets and dicts change in single steps.
 """
 
 from __future__ import annotations
@@ -9,25 +9,34 @@ import itertools
 import math
 import os
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.pending import current_owner
+from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
-from urifilter_redis.protocol.claims import Holding, new_holder
+from urifilter_redis.protocol.claims import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from urifilter_redis.engine.pending import Owner
+    from urifilter_redis.protocol.calls import Call
+    from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
+    from urifilter_redis.protocol.meta import View
 
-__all__ = ["AFTER_DUE", "Claim", "Found", "Holdings", "Outstanding"]
+__all__ = ["AFTER_DUE", "CLAIM_COMMANDS", "Claim", "ClaimOptions", "Found", "Holdings", "Outstanding"]
+
+#: The commands of claims that are about items.
+CLAIM_COMMANDS = ("claim", "commit", "release")
 
 #: A holder beats at this share of its lease, where it has made no other call.
 BEATS = 1 / 3
 
-#: Seconds of the longest pause between two rounds that look for lapsed items.
+#: Seconds of the longest pause between two rounds of reclaims.
 LONGEST_PAUSE = 600.0
 
 #: Seconds after the next lapse is due at which the next round may find it: the clocks are read at different moments.
@@ -94,16 +103,15 @@ class Holdings:
     Args:
         lease: seconds for which the holder lives without a call or beat.
         holder: 16 hex digits; None: draw one.
-        pauses: whether rounds that found nothing are followed by pauses; not where each call has a hand of its own.
+        pauses: whether rounds that found nothing are followed by pauses; not where each call has holdings of its own.
 
     Attributes:
-        lease: as it was given.
-        holding: the holder and its lease in the terms of the scripts.
+        holding: the holder and its lease, as the scripts take them.
         held: the claims of each shard by digest.
-        orphans: the digests of each shard that the server may have in the holder's hands, and of which no caller was
-            told; each with the time by ``monotonic`` from which it can be given back.
-        suspects: the shards where the server may have other such items, whose digests are not known here.
-        partial: whether some shards may not have been looked at since the figures of others' items changed.
+        orphans: by shard, the digests of items that the holder may have on the server, and of which no caller was told;
+            each with the time by ``monotonic`` from which it can be given back.
+        suspects: the shards that may have other such items, whose digests are not known here.
+        partial: whether the figures of some shards may be older than the last change to others' items.
     """
 
     def __init__(self, lease: float, holder: str | None = None, *, pauses: bool = True) -> None:
@@ -112,7 +120,7 @@ class Holdings:
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self.holding = Holding(self._given or new_holder(), round(self.lease * 1000))
+        self.holding = Holding(self._given or claims.new_holder(), round(self.lease * 1000))
         self.held: defaultdict[int, dict[bytes, Claim]] = defaultdict(dict)
         self.orphans: defaultdict[int, dict[bytes, float]] = defaultdict(dict)
         self.suspects: set[int] = set()
@@ -121,7 +129,7 @@ class Holdings:
         self._changed: dict[int, int] = {}
         self._numbers = itertools.count(1)
         self._beaten: dict[int, float] = {}
-        self._seen: dict[int, _Look] = {}
+        self._figures: dict[int, _Figures] = {}
         self.partial = False
         self._pause = self._next_round = 0.0
 
@@ -142,24 +150,24 @@ class Holdings:
         self.orphans[shard].pop(digest, None)
 
     def leave(self, shard: int, digest: bytes) -> None:
-        """Note an item in hand of which no caller was told: the next beat gives it back."""
+        """Make an orphan of an item in hand; the next beat gives it back."""
         self.orphans[shard][digest] = 0.0
         self.held[shard].pop(digest, None)
 
     def leave_all(self, found: Found) -> None:
-        """Note that a reclaim was interrupted, after it had found so much."""
+        """Note that a reclaim was interrupted: what it had found becomes orphans."""
         self.abandon()
         for shard, digest, _ in found:
             self.leave(shard, digest)
 
     def doubt(self, shard: int, digests: Iterable[bytes], *, in_doubt: bool) -> None:
-        """Note items that a call may have taken, and of which no caller was told: the next beat gives them back.
+        """Make orphans of items that a call may have taken; the next beat gives them back.
 
-        If the call is in doubt, it may still run: then a beat after its deadline does.
+        A call in doubt may still run: then a beat after its deadline gives them back.
         """
         at = monotonic() + CALL_LIFE / 1000 if in_doubt else 0.0
         for digest in digests:
-            if not self.has(shard, digest):  # what was in hand before, the call has not taken
+            if not self.has(shard, digest):  # the call has not taken what was in hand before
                 self.orphans[shard][digest] = at
 
     def orphaned(self, now: float | None = None) -> list[bytes]:
@@ -182,7 +190,7 @@ class Holdings:
         return any([*self.held.values(), *self.orphans.values(), self.suspects])
 
     def known(self, shard: int, count: int) -> int:
-        """Return how many of these items, which the server has in these hands, are no orphans."""
+        """Return how many of the holder's ``count`` items on the server are no orphans."""
         doubtful = shard in self.suspects or self.orphans.get(shard)
         return min(count, len(self.held.get(shard, ()))) if doubtful else count
 
@@ -207,7 +215,7 @@ class Holdings:
         self._under_way[shard].pop(call, None)
 
     def abandon(self) -> None:
-        """Note that this thread or task was interrupted in a call: the call may still run, and was not taken in."""
+        """Note that this thread or task was interrupted in its calls, which may still run."""
         own = current_owner()
         for shard, calls in list(self._under_way.items()):
             for call, (owner, _) in list(calls.items()):
@@ -246,7 +254,7 @@ class Holdings:
         self._beaten[shard] = max(at, self._beaten.get(shard, 0.0))
 
     @property
-    def may_look(self) -> bool:
+    def may_reclaim(self) -> bool:
         """Whether the pause after the last round that found nothing is over."""
         return monotonic() >= self._next_round
 
@@ -254,26 +262,26 @@ class Holdings:
     def figures_are_old(self) -> bool:
         """Whether the figures of some shard are older than a third of the lease, or missing."""
         since = monotonic() - self.beat_interval
-        return self.partial or min((each.at for each in list(self._seen.values())), default=-math.inf) < since
+        return self.partial or min((each.at for each in list(self._figures.values())), default=-math.inf) < since
 
-    def not_seen(self, shards: Iterable[int]) -> list[int]:
-        """Return those of some shards that were not looked at within a third of the lease."""
+    def with_old_figures(self, shards: Iterable[int]) -> list[int]:
+        """Return those shards whose figures are older than a third of the lease, or missing."""
         since = monotonic() - self.beat_interval
-        return [shard for shard in shards if shard not in self._seen or self._seen[shard].at < since]
+        return [shard for shard in shards if shard not in self._figures or self._figures[shard].at < since]
 
-    def note_look(self, shard: int, others: int, dies: float | None) -> None:
+    def note_figures(self, shard: int, others: int, dies: float | None) -> None:
         """Note how many items others have in a shard, and when the first of them dies (``monotonic``; None: none)."""
-        self._seen[shard] = _Look(others, dies, monotonic())
+        self._figures[shard] = _Figures(others, dies, monotonic())
 
     def note_reclaimed(self, shard: int, count: int) -> None:
-        """Note that items which others had are in this hand now."""
-        seen = self._seen.get(shard)
-        if seen is not None:
-            self._seen[shard] = _Look(max(0, seen.others - count), seen.dies, seen.at)
+        """Note that this holder has items now that others had."""
+        figures = self._figures.get(shard)
+        if figures is not None:
+            self._figures[shard] = _Figures(max(0, figures.others - count), figures.dies, figures.at)
 
     def note_released(self, shard: int, delay: float) -> None:
-        """Note that items of this hand can be reclaimed after ``delay`` seconds: no pause may be longer."""
-        self._seen.pop(shard, None)
+        """Note that released items can be reclaimed after ``delay`` seconds: no pause may be longer."""
+        self._figures.pop(shard, None)
         self.partial, self._pause = True, 0.0
         self._next_round = min(self._next_round, monotonic() + delay + AFTER_DUE)
 
@@ -292,8 +300,8 @@ class Holdings:
         self._next_round = now + pause
 
     def outstanding(self) -> Outstanding:
-        """Return the figures of the last looks."""
-        others = sum(each.others for each in list(self._seen.values()))
+        """Return the sum of the last figures."""
+        others = sum(each.others for each in list(self._figures.values()))
         if others == 0:
             return Outstanding(0, None)
         now = monotonic()
@@ -301,20 +309,87 @@ class Holdings:
 
     def _first_lapse(self) -> float | None:
         """Return when the first of the other holders dies, by ``monotonic``; None if there is none."""
-        times = [each.dies for each in list(self._seen.values()) if each.others and each.dies is not None]
+        times = [each.dies for each in list(self._figures.values()) if each.others and each.dies is not None]
         return min(times, default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The figures of one look at a shard.
+class _Figures:
+    """The items of other holders in a shard.
 
     Attributes:
-        others: how many items other holders have there.
+        others: their number.
         dies: when the first of these holders dies, by ``monotonic``; None: there is none.
-        at: when it was, by ``monotonic``.
+        at: when the server was asked, by ``monotonic``.
     """
 
     others: int
     dies: float | None
     at: float
+
+
+@dataclass(slots=True)
+class ClaimOptions:
+    """What a batch of ``claim``, ``commit`` or ``release`` has beside its items.
+
+    Attributes:
+        holding: the holder and its lease.
+        holdings: notes the answers; None: nothing does.
+        claimed: claim: the claim of each item of the batch.
+        kept: claim: what the filter keeps of each item of the batch.
+        delay: release: ms before the items are offered again.
+        failed: release: whether a failure of each item is counted.
+        delay_holder: release: the holder that has the items until then.
+    """
+
+    holding: Holding
+    holdings: Holdings | None = None
+    claimed: Sequence[Claim] = ()
+    kept: Sequence[bytes] = ()
+    delay: int = 0
+    failed: bool = False
+    delay_holder: str = field(default_factory=claims.new_delay_holder)
+
+    def call(  # noqa: PLR0913, PLR0917 - what the scripts take
+        self,
+        command: str,
+        config: Config,
+        keys: ShardKeys,
+        view: View,
+        call_id: str,
+        packed: bytes,
+        positions: Sequence[int],
+    ) -> Call:
+        """Build the call of a script for the items of a batch at some positions, all of one shard."""
+        if command == "claim":
+            kept = [self.kept[position] for position in positions]
+            return claims.claim(config, keys, view, call_id, packed, kept, self.holding)
+        if command == "commit":
+            return claims.commit(config, keys, view, call_id, packed, self.holding)
+        return claims.release(
+            config.uid,
+            keys,
+            call_id,
+            packed,
+            self.holding,
+            delay_holder=self.delay_holder,
+            delay=self.delay,
+            failed=self.failed,
+        )
+
+    def note(self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int]) -> None:
+        """Let the holdings note the answers of a call for the items of a batch at some positions."""
+        if self.holdings is None:
+            return
+        for digest, position, answer in zip(split(packed), positions, answers, strict=True):
+            if command != "claim":
+                self.holdings.drop(shard, digest)
+            elif answer == 0:
+                self.holdings.take(shard, digest, self.claimed[position])
+        if command == "release" and 1 in answers:
+            self.holdings.note_released(shard, self.delay / 1000)
+
+    def doubt(self, command: str, shard: int, packed: bytes) -> None:
+        """Note a call that has no answer, and may still run."""
+        if self.holdings is not None and command == "claim":
+            self.holdings.doubt(shard, split(packed), in_doubt=True)

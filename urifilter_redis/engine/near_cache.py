@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.bloom.sizing import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["SECONDS", "NearCache", "NearCacheInfo", "NearCacheSettings", "Question", "near_cache_of"]
+__all__ = ["SECONDS", "InFlight", "NearCache", "NearCacheInfo", "NearCacheSettings", "near_cache_of"]
 
 #: The time of an entry in seconds, unless the caller sets another.
 SECONDS = 60.0
@@ -42,7 +43,7 @@ if hasattr(time, "CLOCK_BOOTTIME"):
 
 @dataclass(frozen=True, slots=True)
 class NearCacheSettings:
-    """The wish of a caller for a near cache.
+    """A caller's wish for a near cache.
 
     Attributes:
         entries: the most digests that it holds; 0: there is no near cache.
@@ -57,7 +58,7 @@ class NearCacheSettings:
 
     def __post_init__(self) -> None:
         entries, seconds = self.entries, self.seconds
-        if isinstance(entries, bool) or not isinstance(entries, int) or entries < 0 or entries == 1:
+        if not is_whole(entries, 0) or entries == 1:
             raise ValueError(f"near_cache is a number of entries from 2 up, or 0 for none, and not {entries!r}")
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ValueError(f"near_cache_seconds is a number of seconds above 0 and not {seconds!r}")
@@ -92,24 +93,19 @@ class NearCacheInfo:
 
 @dataclass(slots=True)
 class _Generation:
-    """Digests that came in since one moment.
-
-    Attributes:
-        begun: a time by the clock; the server gave each answer after it.
-        digests: the digests.
-    """
+    """Digests that came in after ``begun``, a time by the clock; the server gave each answer after it."""
 
     begun: float
     digests: set[bytes] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
-class Question:
+class InFlight:
     """A call of a script that is on its way.
 
     Attributes:
-        digests: the call's digests in the order of its items. ``forget`` and ``clear`` empty the list; then no answer
-            to the call goes into the cache.
+        digests: the call's digests in the order of its items. ``forget`` and ``clear`` empty the list, so that no
+            answer to the call goes into the cache.
         into: the young generation as the call was sent.
         begun: the time before the sending, by the clock.
     """
@@ -120,13 +116,7 @@ class Question:
 
 
 class NearCache:
-    """Digests that are known to be seen.
-
-    Args:
-        entries: the most digests that it holds, at least 2.
-        seconds: the longest time that it holds a digest.
-        clock: the present time in seconds.
-    """
+    """Digests that are known to be seen: at most ``entries``, at least 2, each for at most ``seconds`` by ``clock``."""
 
     def __init__(self, entries: int, seconds: float, clock: Callable[[], float] = _clock) -> None:
         self.entries, self.seconds, self.clock = entries, seconds, clock
@@ -134,9 +124,9 @@ class NearCache:
         _alive.add(self)
 
     def reset(self) -> None:
-        """Begin anew, as a forked child does: its parent's questions are not its own."""
+        """Empty the cache, also in a forked child: the calls in flight are its parent's."""
         self._hits = self._misses = 0
-        self._on_their_way: dict[Question, None] = {}
+        self._in_flight: dict[InFlight, None] = {}
         # Appending drops the old generation in the same step, so no thread can bring back one that forget missed.
         self._generations = deque([_Generation(-math.inf), _Generation(self.clock())], maxlen=2)
 
@@ -156,31 +146,31 @@ class NearCache:
         self._misses += len(found) - hits
         return found
 
-    def begin(self, digests: list[bytes]) -> Question:
+    def begin(self, digests: list[bytes]) -> InFlight:
         """Note a call before it is sent; ``end`` must follow. ``forget`` and ``clear`` may empty the list."""
         self._current()
-        question = Question(digests, self._generations[-1], self.clock())
-        self._on_their_way[question] = None
-        return question
+        call = InFlight(digests, self._generations[-1], self.clock())
+        self._in_flight[call] = None
+        return call
 
-    def end(self, question: Question, ages: Sequence[int], least: int) -> None:
-        """Take in the digests of a call that was answered, and note that it is not on its way any more.
+    def end(self, call: InFlight, ages: Sequence[int], least: int) -> None:
+        """Take in the digests of a call that was answered, and note that it is in flight no more.
 
         Args:
-            question: the call, as ``begin`` returned it.
+            call: the call, as ``begin`` returned it.
             ages: the call's answers; empty if none came.
             least: the lowest age that shows that the item is seen from now on.
         """
-        if ages and len(ages) == len(question.digests):
+        if ages and len(ages) == len(call.digests):
             seen = [age >= least for age in ages] if min(ages) < least else None
-            self._add(question, seen)
-        self._on_their_way.pop(question, None)  # last: until its digests are in, forget must find the question
+            self._add(call, seen)
+        self._in_flight.pop(call, None)  # last: until its digests are in, forget must find the call
 
     def forget(self, digests: Sequence[bytes]) -> None:
         """Take digests out, and let no answer in that is on its way.
 
         A caller that makes items new again calls it before the sending, and after the reply. An answer from before the
-        reply may be older than the forgetting. The second call finds it: in the question, or in a generation.
+        reply may be older than the forgetting. The second call finds its digests: in flight, or in a generation.
         """
         self._spoil()
         for generation in tuple(self._generations):
@@ -193,9 +183,9 @@ class NearCache:
             generation.digests.clear()
 
     def _spoil(self) -> None:
-        """Empty the questions; this comes first, because a question may put its digests in at any moment."""
-        for question in list(self._on_their_way):
-            question.digests.clear()
+        """Empty the calls in flight; this comes first, because each may put its digests in at any moment."""
+        for call in list(self._in_flight):
+            call.digests.clear()
 
     def _current(self) -> tuple[set[bytes], set[bytes]]:
         """Return the digests of both generations whose time is not over, the young ones first."""
@@ -205,13 +195,13 @@ class NearCache:
             self._generations.append(young)
         return young.digests, old.digests if now < old.begun + self.seconds else set()
 
-    def _add(self, question: Question, seen: list[bool] | None) -> None:
-        """Put a question's digests, or those that were seen, into its generation, or a new one if that is full."""
-        digests, most, into = question.digests, self.entries // 2, question.into
+    def _add(self, call: InFlight, seen: list[bool] | None) -> None:
+        """Put a call's digests, or those that were seen, into its generation, or a new one if that is full."""
+        digests, most, into = call.digests, self.entries // 2, call.into
         if len(digests) > most - len(into.digests):
             if into is not self._generations[-1]:  # the young one may have begun after the answers
                 return
-            into = _Generation(question.begun)
+            into = _Generation(call.begun)
             self._generations.append(into)
         chosen = digests if seen is None else itertools.compress(digests, seen)
         into.digests.update(itertools.islice(chosen, most))

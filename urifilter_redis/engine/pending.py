@@ -1,4 +1,4 @@
-"""Pending batches: those whose answers their caller does not have yet. So Ctrl-C or a cancelled task loses none."""
+"""Pending batches: their callers do not have the answers yet. So Ctrl-C or a cancelled task loses no answer."""
 
 from __future__ import annotations
 
@@ -40,17 +40,13 @@ class Pending(Generic[B]):
     def hold(self, batch: B) -> _Hold[B]:
         """Return a context manager for the block that sends a batch and returns the answers to the caller.
 
-        The batch leaves when the block returns, or raises an error that has the batch. If the block ends in any other
-        way, the batch counts as interrupted and stays; a batch that writes nothing leaves then, too.
+        The batch leaves when the block returns, or raises an error that has the batch. After any other end it counts as
+        interrupted and stays; a batch that writes nothing leaves then, too.
         """
         return _Hold(self._owners, batch)
 
     def check_free(self, batch: B) -> None:
-        """Check that no other thread or task is asking for the answers of a batch.
-
-        Raises:
-            ValueError: one is.
-        """
+        """Raise ValueError if another thread or task is asking for the answers of a batch."""
         owner = self._owners.get(batch)
         if owner is not None and owner is not current_owner() and _runs(owner):
             raise ValueError("retry=: another thread or task is asking for these answers at this moment")
@@ -66,7 +62,7 @@ class Pending(Generic[B]):
         _limit(self._owners)
 
     def drop(self, batch: B) -> None:
-        """Forget an interrupted batch whose answers nobody needs; leave one that a caller asks again."""
+        """Forget an interrupted batch whose answers no caller needs; leave one that a caller asks again."""
         if self._owners.get(batch, batch) is None:
             del self._owners[batch]
 

@@ -1,4 +1,4 @@
-"""Queries: commands that may be repeated freely, and the meaning of their replies."""
+"""Queries: commands that may be repeated freely, and what their replies say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENTRIES_A_SCAN",
-    "SHARDS_A_PIPELINE",
     "ask",
     "ask_masters",
     "ask_shard",
@@ -67,11 +66,8 @@ def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[A
 
 def servers_info(session: Session, section: str) -> Flow[dict[str, dict[str, str]]]:
     """Return the fields of a section of INFO of each master; empty dicts if this user may not run INFO."""
-    try:
-        replies = yield from ask_masters(session, ("INFO", section))
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
+    replies = yield from _unless_forbidden(ask_masters(session, ("INFO", section)))
+    if replies is None:
         return {each: {} for each in session.routes.masters}
     return {node: to_fields(reply) for node, (reply,) in replies.items()}
 
@@ -81,13 +77,18 @@ def server_run(session: Session, key: str | bytes) -> Flow[str]:
 
     It is new at each start of the server.
     """
+    replies = yield from _unless_forbidden(ask(session, for_key(("INFO", "server"), key)))
+    return "" if replies is None else to_fields(replies[0]).get("run_id", "")
+
+
+def _unless_forbidden(flow: Flow[T]) -> Flow[T | None]:
+    """Return the result of a flow; None if this user may not run its command."""
     try:
-        (reply,) = yield from ask(session, for_key(("INFO", "server"), key))
+        return (yield from flow)
     except ServerUnavailable as error:
         if "NOPERM" not in str(error):
             raise
-        return ""
-    return to_fields(reply).get("run_id", "")
+        return None
 
 
 def scanned(session: Session, command: str, key: str) -> Flow[list[tuple[bytes, Any]]]:
@@ -117,11 +118,7 @@ def time_at(session: Session, shard: int) -> Arguments:
 
 
 def server_time(session: Session, shard: int = 0) -> Flow[int]:
-    """Return the time of the server that has a shard, in ms since 1970.
-
-    Raises:
-        ServerUnavailable: the server does not answer, or its reply is no time.
-    """
+    """Return the time of the server that has a shard, in ms since 1970; raise as ``ask`` and ``time_of``."""
     (reply,) = yield from ask(session, time_at(session, shard))
     return time_of(reply)
 

@@ -47,61 +47,10 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
-__all__ = ["Callers", "Numbered", "Replication", "Request", "exchange"]
+__all__ = ["Request", "exchange"]
 
 #: The share of the longest wait for a reply that replicas have to receive an answer.
 SHARE = 0.8
-
-
-class Replication:
-    """A pipeline with a WAIT for each node that gets a call with a call id.
-
-    A WAIT goes behind the calls, over the same connection, and so is for all that they have written.
-
-    Args:
-        session: the filter's session.
-        commands: the commands of the pipeline.
-        numbered: for each command whether it is a call with a call id.
-
-    Attributes:
-        commands: the commands with those that are added.
-    """
-
-    def __init__(self, session: Session, commands: Sequence[Arguments], numbered: Sequence[bool]) -> None:
-        self._routes, self._wanted, self._numbered = session.routes, session.wait_replicas, numbered
-        self._map = session.routes.map
-        wait = ("WAIT", self._wanted, max(1, int(1000 * SHARE * session.timeouts.reply)))  # 0 would be for ever
-        self._waits: dict[str | None, Arguments] = {}
-        self._nodes: list[str | None] = []
-        for command, is_numbered in zip(commands, numbered, strict=True):
-            node = self._routes.node_of(command)
-            self._nodes.append(node)
-            if is_numbered:
-                self._waits[node] = like(wait, command)
-        self.commands = [*commands, *self._waits.values()]
-
-    def decided(self, outcomes: Sequence[Any]) -> list[Any]:
-        """Return the outcome of each command.
-
-        If the map of the nodes has changed meanwhile, it is not certain which WAIT is for which answer.
-        """
-        count = len(self._numbered)
-        told, known = list(outcomes[:count]), self._routes.map is self._map
-        reached = dict(zip(self._waits, outcomes[count:], strict=True)) if known else {}
-        for position, is_numbered in enumerate(self._numbered):
-            if is_numbered and decide(told[position]) is Decision.ANSWERED:
-                found = reached.get(self._nodes[position])
-                if not isinstance(found, int) or found < self._wanted:
-                    told[position] = self._lost(found)
-        return told
-
-    def _lost(self, found: Any) -> Unanswered:
-        if isinstance(found, int):
-            return Unanswered(ConnectionError(f"{found} of {self._wanted} replicas have the answer"))
-        error = found.error if isinstance(found, Unanswered | Unsent) else found
-        why = "the nodes have changed meanwhile" if found is None else str(error) or type(error).__name__
-        return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))
-
 
 #: Seconds of the first pause before requests are sent again. Each pause is twice the one before, up to the longest.
 FIRST_PAUSE = 0.02
@@ -110,42 +59,9 @@ LONGEST_PAUSE = 0.5
 _WAITING = {Decision.WAIT, Decision.IN_DOUBT, Decision.RESTORING, Decision.MIGRATING}
 
 
-class Numbered(Protocol):
-    """A call that is sent under a call id. Its attributes are right at any moment, because Ctrl-C may come at any.
-
-    Attributes:
-        call_id: the call id of every attempt.
-        in_doubt: whether the call may have run without an answer, or may still run. An exchange leaves a call that is
-            answered in doubt; the caller of the exchange ends the doubt when it has noted the answer.
-    """
-
-    call_id: CallId | None
-    in_doubt: bool
-
-
-class Callers(Protocol):
-    """The callers of an exchange, if they began at different times, or others wait for its end."""
-
-    @property
-    def began(self) -> float:
-        """The time by ``monotonic`` at which the last of the callers began to wait."""
-        ...
-
-    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
-        """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
-
-        If nobody waits for the request any more, and it was never sent, the request gets the error.
-        """
-        ...
-
-    def repeat(self, waiting: Sequence[Request]) -> None:
-        """Note that all requests but these are settled; these are sent again after a pause."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Request:
-    """One command on its way to a settled outcome.
+    """A command, and what its attempts have brought so far.
 
     Attributes:
         build: makes the command anew for each attempt, because live slices and call ids change.
@@ -154,13 +70,12 @@ class Request:
         reply_lost: whether a reply was lost, so that an earlier attempt may have run.
         sent: whether an attempt that failed may have reached the server.
         answered: whether ``reply`` is the answer.
-        full: whether the command did not run because today has no room. Sent again under the same call id, after the
-            next slice was made, it will run.
+        full: whether the command did not run because today has no room. It will run under the same call id after the
+            next slice was made.
         due: whether the command did not run because the filter must turn first; likewise.
         replica: whether a replica of the shard's master may answer; after a refusal the master is asked.
         reads: whether the command is known to change nothing.
         asked: the node to which an ASK has sent the next attempt; empty: none has.
-        reply: the reply to the command, once it is answered.
         error: the reason why the request was given up; None: it was not.
     """
 
@@ -225,6 +140,39 @@ class Request:
         return "" if isinstance(made, tuple) else made.script.source
 
 
+class Numbered(Protocol):
+    """A call that is sent under a call id. Its attributes are right at any moment, because Ctrl-C may come at any.
+
+    Attributes:
+        call_id: the call id of every attempt.
+        in_doubt: whether the call may have run without an answer, or may still run. An exchange leaves a call that is
+            answered in doubt; the caller of the exchange ends the doubt when it has noted the answer.
+    """
+
+    call_id: CallId | None
+    in_doubt: bool
+
+
+class Callers(Protocol):
+    """The callers of an exchange that began at different times, or for whose end others wait."""
+
+    @property
+    def began(self) -> float:
+        """The time by ``monotonic`` at which the last of the callers began to wait."""
+        ...
+
+    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
+        """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
+
+        A request that was never sent, and for which no caller waits any more, gets the error.
+        """
+        ...
+
+    def repeat(self, waiting: Sequence[Request]) -> None:
+        """Note that all requests but these are settled; these are sent again after a pause."""
+        ...
+
+
 def exchange(
     session: Session,
     requests: Sequence[Request],
@@ -234,8 +182,8 @@ def exchange(
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, ``full`` or ``due``, or has an ``error``; one in doubt may still run.
-    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` is done, if
-    the driver can, while the first replies are on their way.
+    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` goes with
+    the first pipeline (see ``Send``).
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -245,7 +193,7 @@ def exchange(
             doubts.append(request.begin())
         replication = None
         if session.wait_replicas:
-            replication = Replication(session, commands, [each.numbered is not None for each in waiting])
+            replication = _Replication(session, commands, [each.numbered is not None for each in waiting])
         sending, meanwhile = Send(commands if replication is None else replication.commands, meanwhile), None
         outcomes = yield sending
         began += sending.idle  # in which nobody waited
@@ -264,15 +212,63 @@ def exchange(
         waiting = yield from again.prepare(missed)
 
 
+class _Replication:
+    """A pipeline with a WAIT for each node that gets a call with a call id.
+
+    A WAIT goes behind the calls, over the same connection, and so is for all that they have written.
+
+    Args:
+        numbered: for each command whether it is a call with a call id.
+
+    Attributes:
+        commands: the commands with those that are added.
+    """
+
+    def __init__(self, session: Session, commands: Sequence[Arguments], numbered: Sequence[bool]) -> None:
+        self._routes, self._wanted, self._numbered = session.routes, session.wait_replicas, numbered
+        self._map = session.routes.map
+        wait = ("WAIT", self._wanted, max(1, int(1000 * SHARE * session.timeouts.reply)))  # 0 would be for ever
+        self._waits: dict[str | None, Arguments] = {}
+        self._nodes: list[str | None] = []
+        for command, is_numbered in zip(commands, numbered, strict=True):
+            node = self._routes.node_of(command)
+            self._nodes.append(node)
+            if is_numbered:
+                self._waits[node] = like(wait, command)
+        self.commands = [*commands, *self._waits.values()]
+
+    def decided(self, outcomes: Sequence[Any]) -> list[Any]:
+        """Return the outcome of each command.
+
+        If the map of the nodes has changed meanwhile, it is not certain which WAIT is for which answer.
+        """
+        count = len(self._numbered)
+        told, known = list(outcomes[:count]), self._routes.map is self._map
+        reached = dict(zip(self._waits, outcomes[count:], strict=True)) if known else {}
+        for position, is_numbered in enumerate(self._numbered):
+            if is_numbered and decide(told[position]) is Decision.ANSWERED:
+                found = reached.get(self._nodes[position])
+                if not isinstance(found, int) or found < self._wanted:
+                    told[position] = self._lost(found)
+        return told
+
+    def _lost(self, found: Any) -> Unanswered:
+        if isinstance(found, int):
+            return Unanswered(ConnectionError(f"{found} of {self._wanted} replicas have the answer"))
+        error = found.error if isinstance(found, Unanswered | Unsent) else found
+        why = "the nodes have changed meanwhile" if found is None else str(error) or type(error).__name__
+        return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))
+
+
 def _writes(request: Request, command: Arguments) -> bool:
     return command[0] == "EVALSHA" and not request.reads
 
 
 def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
-    """Return the outcomes; as lost those of which the server may not have saved what it answered.
+    """Return the outcomes, and as lost those whose effect the server may not have saved.
 
-    It writes its file before it takes the next command, and answers although that has failed. From then on it refuses
-    PING and whatever writes, until it has written the rest.
+    The server writes its file before it takes the next command, and answers although the writing has failed. From then
+    on it refuses PING and all commands that write, until it has written the rest.
     """
     (told,) = yield Send([("PING",)])
     if decide(told) is Decision.ANSWERED:
@@ -335,7 +331,7 @@ class _Again:
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Decision:
-    """Note an outcome of a request and return its verdict; ``in_doubt``: whether an earlier attempt may have run.
+    """Note an outcome of a request and return the decision; ``in_doubt``: whether an earlier attempt may have run.
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
@@ -393,9 +389,9 @@ def _refused(session: Session, request: Request, outcome: Any, *, in_doubt: bool
 
 
 def _lacking(session: Session, request: Request) -> str:
-    """Return which commands of a script this user may not run, as opening the filter has found; empty: it found none.
+    """Return a text about the commands of a script that this user may not run; "" if opening the filter found none.
 
-    A server does not always say which command of a script it refused.
+    The server does not always say which command of a script it refused.
     """
     made = request.build(request)
     if isinstance(made, tuple) or not (missing := [*filter(made.script.calls, session.forbidden)]):

@@ -3,9 +3,9 @@
 A plain server is one node that has all slots. A command that was sent to a wrong node has certainly not run. So routes
 may be wrong for a moment: the refusal corrects them.
 
-A Redis Cluster says who has each slot, Sentinels who is the master, a master its replicas. The searches are generators
-that send nothing themselves: each yields ``Inquiry``, and gets the outcome. So blocking and awaited connectors share
-them.
+A Redis Cluster names the owner of each slot, Sentinels name the master, a master its replicas. The searches are
+generators that send nothing themselves: each yields ``Inquiry``, and gets the outcome. So blocking and awaited
+connectors share them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = ["GIVEN", "Inquiry", "NodeMap", "Part", "Routes", "Search", "Service",
 #: The name of the server whose address was given.
 GIVEN = ""
 
-#: Seconds for which Sentinels, or a master with its replicas, are believed: nothing else would tell of a replica that
-#: is new, or tell a process that was idle of another master.
+#: Seconds for which Sentinels, or a master with its replicas, are believed: no refusal tells of a new replica, or tells
+#: an idle process of another master.
 BELIEVED = 10.0
 
 #: Seconds for which a replica that did not answer is not asked again, as each attempt may last ``Timeouts.reply``.
@@ -58,12 +58,7 @@ def named(host: str, port: int | str, teller: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A master that Sentinels watch.
-
-    Attributes:
-        name: the Sentinels' name for it.
-        sentinels: their addresses as ``host:port``.
-    """
+    """A master that Sentinels watch, by the Sentinels' name for it and their addresses, ``host:port``."""
 
     name: str
     sentinels: tuple[str, ...]
@@ -101,8 +96,8 @@ class Part:
     Attributes:
         node: the node's name.
         commands: the commands as they are sent; some have ASKING or READONLY before them.
-        positions: for each of them its places in the pipeline: none if it was added here, several of a WAIT.
-        waits: the places of every WAIT.
+        positions: the positions of each in the pipeline: none if it was added here, several of a WAIT.
+        waits: the positions of all WAITs.
     """
 
     node: str
@@ -121,7 +116,7 @@ class Part:
             self.add(commands[self.waits[-1]], *self.waits)
 
     def place(self, outcomes: Sequence[Any], into: list[Any]) -> None:
-        """Put the outcomes into the places that their commands have in the pipeline."""
+        """Put each outcome into the positions that its command has in the pipeline."""
         for outcome, positions in zip(outcomes, self.positions, strict=True):
             for position in positions:
                 into[position] = outcome
@@ -141,7 +136,6 @@ class Routes:
 
     Attributes:
         map: the nodes as they are known; None: nothing is known, or there is the given server only.
-        alone: whether there is the given server only.
         stale: whether the map is wrong, as a refusal or a failure suggests.
         teller: the Sentinel that last named the master; empty: none has.
     """
@@ -177,25 +171,23 @@ class Routes:
         self.stale, self._asked = False, time.monotonic()
 
     def hear(self, teller: str, told: int, believed: float | None) -> None:
-        """Note what Sentinels have told of a failover.
+        """Note what Sentinels report: ``told`` is the number of failovers so far.
 
-        Args:
-            teller: the Sentinel that told last; it is asked first.
-            told: how often a failover has ended; another number than before: the Sentinels must be asked.
-            believed: the seconds for which Sentinels are believed; None: ``BELIEVED``.
+        After another number than before the Sentinels must be asked, ``teller`` first. They are believed for so many
+        seconds; None: ``BELIEVED``.
         """
         self._believed = BELIEVED if believed is None else believed
         if told != self._told:
             self._told, self.teller, self.stale = told, teller, True
 
     def know(self, found: NodeMap) -> None:
-        """Note the nodes. One that says nothing new leaves the map that is known in its place (see ``Replication``)."""
+        """Note the nodes. Nodes as they are known leave the map the same object (see ``retry``)."""
         if found != self.map:
             self.map = found
 
     @property
     def follows(self) -> bool:
-        """Whether another server may take the place of a master, and is found then."""
+        """Whether another server that takes over from a master is found."""
         return self.service is not None or bool(self.seeds) or (self.map is not None and self.map.cluster)
 
     @property
@@ -252,8 +244,8 @@ class Routes:
         The ``node`` of an ASK is that of the node to ask.
         """
         for outcome in outcomes:
-            if is_away(outcome):
-                self._shun(node)
+            if is_away(outcome) and self.reads_replicas and node not in self.masters:
+                self._shunned[node] = time.monotonic() + SHUNNED
             if isinstance(outcome, Unsent | Unanswered | ClusterDownError) or is_readonly(outcome):
                 self.stale = True
             elif isinstance(outcome, MovedError):
@@ -261,11 +253,6 @@ class Routes:
             if isinstance(outcome, RedisError):
                 goes_to = isinstance(outcome, AskError)
                 outcome.node = named(outcome.host, outcome.port, node) if goes_to else node  # type: ignore[attr-defined]
-
-    def _shun(self, node: str) -> None:
-        """Note that a node does not answer, if it is a replica."""
-        if self.reads_replicas and node not in self.masters:
-            self._shunned[node] = time.monotonic() + SHUNNED
 
     def _move(self, slot: int, node: str) -> None:
         self.stale, known = True, self.map
@@ -277,19 +264,13 @@ class Routes:
 #: The most nodes that one search asks: those that are away take time.
 NODES_A_SEARCH = 8
 
-#: The state of a replica that Sentinels name, if it may be asked.
+#: The flags of a replica that Sentinels name, if it cannot be asked.
 _DOWN = ("s_down", "o_down", "disconnected")
 
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A command of a search.
-
-    Attributes:
-        node: the name of the node that it goes to.
-        command: the command.
-        sentinel: whether the node is a Sentinel.
-    """
+    """A command of a search; ``sentinel``: whether its node is a Sentinel."""
 
     node: str
     command: Arguments
@@ -303,11 +284,8 @@ Search: TypeAlias = Generator[Inquiry, Any, Unsent | RedisError | None]
 def search(routes: Routes, patience: float = math.inf) -> Search:
     """Search the nodes, and note them in the routes.
 
-    A search that finds nobody leaves the routes as they are, and they are used if nothing speaks against them.
-
-    Args:
-        routes: the routes.
-        patience: the seconds after which no other node is asked; the next search asks them in another order.
+    A search that finds no node leaves the routes as they are; they are used if nothing speaks against them. After
+    ``patience`` seconds no other node is asked; the next search asks them in another order.
     """
     routes.ask()
     end, service = time.monotonic() + patience, routes.service
@@ -324,7 +302,7 @@ def _failed(routes: Routes, why: Unsent | RedisError) -> Unsent | RedisError | N
 
 
 def _until(end: float, nodes: Sequence[str]) -> Iterator[str]:
-    """Yield nodes until a time by ``monotonic``, and the first in any case."""
+    """Yield the first node in any case, and the others until a time by ``monotonic``."""
     for number, each in enumerate(nodes):
         if number and time.monotonic() >= end:
             return
@@ -343,7 +321,8 @@ def _nodes(routes: Routes, end: float) -> Search:
                 return None
             outcome = Unsent(ClusterDownError("CLUSTERDOWN this node knows no master of any slot"))
             continue
-        refused = isinstance(outcome, ResponseError) and not _is_passing(outcome)
+        # a server that is busy may yet say that it is in a cluster
+        refused = isinstance(outcome, ResponseError) and decide(outcome) is not Decision.WAIT
         if not routes.follows and (refused or not isinstance(outcome, RedisError | Unsent | Unanswered)):
             return (yield from _alone(routes))
     if isinstance(outcome, Unsent | RedisError):
@@ -352,17 +331,12 @@ def _nodes(routes: Routes, end: float) -> Search:
 
 
 def _candidates(routes: Routes) -> list[str]:
-    """Return the nodes to ask, in random order: masters that are known, then what was given, then replicas."""
+    """Return the nodes to ask: known masters, given addresses, then replicas, each in random order."""
     known = NodeMap([]) if routes.map is None else routes.map
     replicas = [each for some in known.replicas.values() for each in some]
     groups = (known.masters, routes.seeds or (GIVEN,), replicas)
     in_order = [each for some in groups for each in random.sample(some, len(some))]
     return list(dict.fromkeys(in_order))[:NODES_A_SEARCH]
-
-
-def _is_passing(refusal: ResponseError) -> bool:
-    """Whether a server refuses because it is busy, and may yet say that it is in a cluster."""
-    return decide(refusal) is Decision.WAIT
 
 
 def _alone(routes: Routes) -> Search:
@@ -399,7 +373,7 @@ def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
 
 
 def _master(routes: Routes, service: Service, end: float) -> Search:
-    """Ask the Sentinels who is the master, until one names a server that says so itself: a Sentinel may be behind."""
+    """Ask the Sentinels for the master, until one names a server whose ROLE is master: a Sentinel may be behind."""
     failed: list[str] = []
     refuted: set[str] = set()
     strangers = 0

@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.digest import hasher
+from urifilter_redis.bloom.digest import make_digester
 from urifilter_redis.bloom.retention import TIMED, seconds_of
-from urifilter_redis.engine.batch import Digester
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.rotation_timer import RotationTimer
@@ -16,12 +15,12 @@ from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
-from urifilter_redis.protocol.calls import Asking
+from urifilter_redis.protocol.calls import CallBuilder
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.near_cache import NearCache
@@ -40,7 +39,7 @@ class Restored:
         checkpoint: the highest number of their checkpoints; 0 if the archive had none.
         begun: the time at which the oldest of these checkpoints began, seconds since 1970; None if the archive had
             none. Items that were inserted after it, and that Redis does not have, count as new once more.
-        problems: the damaged parts of the archive; the restore used older ones in their place.
+        problems: the damaged parts of the archive, for which the restore used older ones.
 
     Example:
         >>> news.restored is None
@@ -60,24 +59,19 @@ class Session:
     Attributes:
         keys: the filter's keys; until the filter is opened or made, those of shard 0 only.
         server: the server's address without its password.
-        timeouts: the times to wait for the server.
-        patience: the ``total`` of timeouts that leave it open, where another server may take the place of one, seconds.
-        routes: the nodes that have the shards, as the connector knows them.
-        wait_replicas: the replicas that must have an answer before it is believed.
-        confirms: whether an answer is believed only if the server has saved it: that is asked after each exchange.
+        patience: the ``total`` of timeouts that leave it open, where another server may take over, seconds.
+        wait_replicas: the replicas that must have an answer before it counts.
+        confirms: whether an answer counts only if the server has saved it: that is asked after each exchange.
         backend: the backend of the archive that was named; None: none was.
         insists: whether the caller named the archive, and not the environment.
-        ids: the call ids of this client.
         where: the beginning of error messages: it names the filter and the server, or the server alone.
-        discreet: whether errors keep the archive's address to themselves, as their readers need not know it.
+        discreet: whether errors leave out the archive's address, as their readers need not know it.
         check: called before each step of the blocking client; an exception from it ends the flow. None: nothing is.
         report: called with (done, total) during long work.
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
-        pending: the batches whose answers their caller does not have yet.
-        rotation_timer: when this client looks whether the period is over, and its rotation.
         near_cache: the caller's wish for a near cache.
-        near: the near cache; None: there is none. It is made once the filter's configuration is known.
+        near: the near cache, made once the filter's configuration is known; None: there is none.
     """
 
     keys: FilterKeys
@@ -102,10 +96,10 @@ class Session:
     near: NearCache | None = None
     _config: Config | None = None
     _turned_by_inserts: bool = False
-    _digester: Digester | None = None
+    _digester: Callable[[Sequence[object]], list[bytes]] | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
-    _askings: dict[tuple[str, int], Asking] = field(default_factory=dict)
+    _builders: dict[tuple[str, int], CallBuilder] = field(default_factory=dict)
     _turns: dict[int, tuple[str | None, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -123,7 +117,7 @@ class Session:
         return "" if self._config is None else self._config.uid
 
     @property
-    def digester(self) -> Digester:
+    def digester(self) -> Callable[[Sequence[object]], list[bytes]]:
         """The digester of the filter; ``learn`` must have been called."""
         assert self._digester is not None  # noqa: S101 - likewise
         return self._digester
@@ -135,7 +129,7 @@ class Session:
         return given if given is not None else self.patience if self.routes.follows else TOTAL
 
     def not_found(self, text: str) -> FilterNotFound:
-        """Return the error to raise when the filter is gone; its message names the archive that may have it."""
+        """Return the error for a filter that is gone; its message names the archive that may have it."""
         self.clear_near()
         archive = self._config.archive if self._config else None
         if archive not in {None, "redis"}:
@@ -155,20 +149,20 @@ class Session:
         self.keys = self.keys.of(config.shards)
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
-        self._config, self._first_view, self._askings = config, view, {}
+        self._config, self._first_view, self._builders = config, view, {}
         self._turned_by_inserts = config.turned_by_inserts
-        self._digester = Digester(config.normalize, hasher(config.hash, config.seed))
+        self._digester = make_digester(config.normalize, config.hash, config.seed)
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""
         return self._views.get(shard, self._first_view)
 
-    def asking(self, command: str, shard: int) -> Asking:
-        """Return what all calls of a command to a shard share, for the live slices as they were last read."""
-        askings, view = self._askings, self.view(shard)
-        made = askings.get((command, shard))
+    def call_builder(self, command: str, shard: int) -> CallBuilder:
+        """Return the builder of a command's calls to a shard, for the live slices as they were last read."""
+        builders, view = self._builders, self.view(shard)
+        made = builders.get((command, shard))
         if made is None or made.view is not view:
-            made = askings[command, shard] = Asking(command, self.config, self.keys.shard(shard), view)
+            made = builders[command, shard] = CallBuilder(command, self.config, self.keys.shard(shard), view)
         return made
 
     def learn_view(self, shard: int, meta: dict[str, str]) -> None:
@@ -192,19 +186,19 @@ class Session:
         if self.near is not None:
             self.near.clear()
 
-    def _learn_time(self, fields: dict[str, str], patience: float) -> None:
+    def _learn_time(self, fields: dict[str, str], seconds: float) -> None:
         """Let the rotation timer know when shard 0 has turned, from some fields of its ``meta``.
 
-        If the turn is unfinished, this client looks after ``patience`` seconds, whether anybody is at it; likewise if
-        the clocks disagree.
+        If the turn is unfinished, this client checks after ``seconds`` whether another process goes on with it;
+        likewise if the clocks disagree.
         """
         now, opened = self.clock_of(0).now(), fields.get("opened", "")
-        if self.config.turned_by_inserts and opened.isdecimal():
+        if self._turned_by_inserts and opened.isdecimal():
             before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
             self.rotation_timer.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
             wrong = abs(now / 1000 - time.time()) > seconds_of(self.config.period or "") / 2  # which is to be noted
             if wrong or (self.config.retention == "rolling" and "history_1:" in fields["slices"]):
-                self.rotation_timer.look_in(patience)
+                self.rotation_timer.check_in(seconds)
 
     @property
     def turns(self) -> bool:

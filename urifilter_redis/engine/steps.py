@@ -1,7 +1,7 @@
-"""Steps: the wishes of a flow to its driver.
+"""Steps: what a flow asks of its driver.
 
-A flow is a generator that does no I/O. It yields steps and gets back the outcome of each. ``driver`` runs flows with
-blocking calls, ``async_driver`` with awaited ones. All decisions are made in the flow.
+A flow is a generator that does no I/O. It yields steps and gets back the outcome of each. ``driver`` runs flows, with
+blocking calls or with awaited ones. All decisions are made in the flow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ __all__ = [
     "Work",
 ]
 
-
 #: The ``total`` of timeouts that leave it open: of a server alone, and where another may take its place.
 TOTAL, TOTAL_OF_SEVERAL = 3.0, 30.0
 
@@ -47,9 +46,8 @@ class Send:
 
     Attributes:
         commands: the commands, each with its arguments.
-        meanwhile: work of the flow's that a driver does, if it can, once the commands are out and before it waits for
-            the replies; at most once.
-        idle: set by a driver that did other work after the sending: how long it did so before it waited, in seconds.
+        meanwhile: work of the flow; a driver does it at most once, if it can, between the sending and the replies.
+        idle: the seconds that a driver spent on other work between the sending and the wait.
     """
 
     commands: list[Arguments]
@@ -59,11 +57,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; None comes back.
-
-    Attributes:
-        seconds: the time to wait.
-    """
+    """Wait; None comes back."""
 
     seconds: float
 
@@ -73,8 +67,8 @@ class Work:
     """Do any other I/O: read a file, ask another server. The result comes back; an exception is thrown into the flow.
 
     Attributes:
-        name: the name of the work, for tests and debuggers.
-        do: does the work. The asyncio driver calls it in a thread, unless ``awaited`` is true.
+        name: for tests and debuggers.
+        do: does the work. The awaited driver calls it in a thread, unless ``awaited`` is true.
         awaited: whether ``do`` returns an awaitable under asyncio.
     """
 
@@ -109,7 +103,7 @@ class Timeouts:
 
 Step: TypeAlias = Send | Pause | Work
 
-#: The step between two parts of a rotation. A caller that has no more time may leave the flow there, and go on later.
+#: The step between two parts of a rotation. A caller may leave the flow there, and go on later.
 REST = Pause(0)
 
 
@@ -122,22 +116,22 @@ class Sender(Protocol):
 
 
 class Reply(Protocol):
-    """Commands that were sent, and whose replies are on their way."""
+    """The replies, on their way, to commands that were sent."""
 
     def finish(self) -> list[Any]:
         """Wait for the replies; return one outcome a command (see ``Send``)."""
         ...
 
     def leave(self) -> None:
-        """Do not wait for replies that were not waited for yet."""
+        """Give up replies that were not waited for yet."""
         ...
 
 
 class Beginner(Sender, Protocol):
-    """Sends commands for the blocking driver, and lets it do other work before it waits for their replies."""
+    """A sender that lets the blocking driver do other work before it waits for the replies."""
 
     def begin(self, commands: Sequence[Arguments]) -> Reply:
-        """Send commands once, and do not wait for their replies."""
+        """Send commands once, without waiting for the replies."""
         ...
 
 

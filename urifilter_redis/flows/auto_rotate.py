@@ -53,7 +53,7 @@ def auto_rotate(session: Session, seconds: float | None = None) -> Flow[None]:
         if not timer.lease_is_old or (yield from _renew(session)):
             flow, pause = yield from _resume(session, taken[0] or rotate_if_due(session), end)
     except BaseException:
-        timer.look_in(0)
+        timer.check_in(0)
         raise
     finally:
         timer.put(flow, pause)
@@ -80,7 +80,7 @@ def turn_missed(session: Session) -> Flow[None]:
         return
     if done is not None:
         timer.fruitless = 0
-        timer.look_in(0)  # to finish the turns of a rolling filter
+        timer.check_in(0)  # to finish the turns of a rolling filter
         log.info("%s: turned to epoch %d, as periods were missed", session.where, done.epoch)
 
 
@@ -218,7 +218,7 @@ def _note_failure(session: Session, error: Exception) -> None:
         return
     if isinstance(error, ServerUnavailable):
         timer.leased = None  # nothing is sent to a server that is away
-    if timer.may_tell(str(error)):
+    if timer.may_report(str(error)):
         known = isinstance(error, UriFilterError)
         text = str(error) if known else f"{session.where}: {error!r}"
         log.warning("a rotation failed, and is tried again later: %s", text, exc_info=None if known else error)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.engine.batch import items_of
-from urifilter_redis.engine.claim_options import ClaimOptions
-from urifilter_redis.engine.holdings import Claim
+from urifilter_redis.engine.holdings import Claim, ClaimOptions
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import NO_HOLDER, Holding, check_delay, check_holder, check_lease, default_lease

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.engine.batch import FORGET, PART, Batch, call_to_resume, check_question, items_of, with_batch
-from urifilter_redis.engine.claim_options import COMMANDS
 from urifilter_redis.engine.combined_call import CombinedCall
+from urifilter_redis.engine.holdings import CLAIM_COMMANDS
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from urifilter_redis.engine.batch import Key, Method, OpenCall
-    from urifilter_redis.engine.claim_options import ClaimOptions
     from urifilter_redis.engine.combined_call import PendingCall, Turn
-    from urifilter_redis.engine.holdings import Holdings
-    from urifilter_redis.engine.near_cache import NearCache, Question
+    from urifilter_redis.engine.holdings import ClaimOptions, Holdings
+    from urifilter_redis.engine.near_cache import InFlight, NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
@@ -180,7 +179,7 @@ def _call_size(session: Session, command: str, keyed: bool, shard: int) -> int: 
     """Return the most items of one call to a shard; under a call key it does not depend on the live slices."""
     config = session.config
     most = calls.items_a_call(config, LIVE_UNDER_A_KEY[config.retention] if keyed else len(session.view(shard).slices))
-    return min(most, CLAIMS_A_CALL) if command in COMMANDS else most
+    return min(most, CLAIMS_A_CALL) if command in CLAIM_COMMANDS else most
 
 
 def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilterError, max_age: int) -> Batch:
@@ -360,7 +359,7 @@ def _ask_window(
     return (yield from _handle_missed(session, missed)) if missed else {}
 
 
-def _learn(near: NearCache, batch: Batch, questions: Sequence[Question], requests: Sequence[Request]) -> None:
+def _learn(near: NearCache, batch: Batch, questions: Sequence[InFlight], requests: Sequence[Request]) -> None:
     """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
     least = 0 if batch.command in FINAL else 1
     for question, request in zip(questions, requests, strict=True):
@@ -427,7 +426,7 @@ def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     if batch.claim_options is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
-    return session.asking(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
+    return session.call_builder(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
 
 
 class _Callers:

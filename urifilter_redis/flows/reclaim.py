@@ -97,7 +97,7 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
 
 def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
     """Return how much others have in hand, after an inspection of the shards that had none of late."""
-    for shards in chunked(holdings.not_seen(range(session.config.shards)), INSPECTED_AT_ONCE):
+    for shards in chunked(holdings.with_old_figures(range(session.config.shards)), INSPECTED_AT_ONCE):
         yield from _inspect(session, holdings, shards)
     holdings.partial = False
     return holdings.outstanding()
@@ -129,7 +129,7 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
         now = time_of(time)
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(in_hand) - holdings.known(shard, int(owned))
-        holdings.note_look(shard, others, None if dies is None else at + (dies - now) / 1000)
+        holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
             again.append(shard)
         elif dies is not None and dies <= now:

@@ -30,7 +30,7 @@ from urifilter_redis.flows.reading import fill_of, pieces_of
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.config import told
+from urifilter_redis.protocol.config import worded
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.contents import as_numbers
 from urifilter_redis.storage.documents import piece_spans
@@ -107,7 +107,7 @@ def _check_settings(session: Session, source: Session) -> None:
         names += [name for name in _GEOMETRY if getattr(ours, name) != getattr(theirs, name)]
     if names:
         differences = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
-        text = f"cannot be merged into {session.keys.name!r}: {told(differences)} (create --like makes one that can)"
+        text = f"cannot be merged into {session.keys.name!r}: {worded(differences)} (create --like makes one that can)"
         raise ConfigMismatch(f"{source.where}: {text}", differences)
 
 

@@ -19,7 +19,7 @@ __all__ = ["MEND", "PARTS", "Part", "commands", "line", "patterns"]
 MEND = "mend its ACL (urifilter doctor --acl prints the line)"
 
 #: The commands of every client: it connects, asks a cluster for its map and follows it, and runs scripts.
-_EVERY = (*("ASKING", "CLUSTER SLOTS", "EVALSHA", "PING", "READONLY", "READWRITE", "ROLE", "SCRIPT LOAD", "TIME"),)
+_EVERY = ("ASKING", "CLUSTER SLOTS", "EVALSHA", "PING", "READONLY", "READWRITE", "ROLE", "SCRIPT LOAD", "TIME")
 
 #: The commands with which a filter is opened, listed and described.
 _READS = (
@@ -27,26 +27,19 @@ _READS = (
     *("ZCARD", "ZLEXCOUNT", "ZRANGE"),
 )
 
-#: The commands with which clients that insert and claim look at due rotations and at what is in hand.
+#: The commands with which clients that insert and claim read due rotations and what is in hand.
 _CRAWLS = ("HEXISTS", "HMGET", "WAIT", "ZRANGEBYLEX")
 
 #: The commands with which the service keeps the samples of its plots (``ShardKeys.rates``).
 _PLOTS = ("EXPIRE", "HDEL", "HSETNX")
 
 #: The commands that make, drop, save, restore, examine, and import from a set.
-_OPERATES = (
-    *("CONFIG GET", "EVAL", "HSCAN", "INFO", "SADD", "SCAN", "SCARD", "SREM", "SSCAN", "TYPE", "ZSCAN", "ZSCORE"),
-)
+_OPERATES = ("CONFIG GET", "EVAL", "HSCAN", "INFO", "SADD", "SCAN", "SCARD", "SREM", "SSCAN", "TYPE", "ZSCAN", "ZSCORE")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a crawl: a kind of user.
-
-    Attributes:
-        scripts: the scripts that it runs.
-        sent: the commands that the library sends for it, beside those of the scripts.
-    """
+    """A part of a crawl: the scripts that it runs, and the commands that the library sends beside theirs."""
 
     scripts: tuple[str, ...]
     sent: tuple[str, ...]
@@ -104,11 +97,7 @@ def patterns(prefix: str, name: str | None = None) -> list[str]:
 def line(part: str, prefix: str, name: str | None = None, *, database: int = 0) -> str:
     """Return the command ACL SETUSER that makes a user with the name of its part, for Redis 6.2 and newer, and Valkey.
 
-    Args:
-        part: one of ``PARTS``.
-        prefix: the beginning of all keys.
-        name: the filter; None: all filters.
-        database: the number of the database that the user's clients select.
+    See ``commands`` and ``patterns``.
     """
     keys = [f"~{each}" for each in patterns(prefix, name)]
     rights = [f"+{each.lower().replace(' ', '|')}" for each in commands(part, database=database)]

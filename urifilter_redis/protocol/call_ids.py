@@ -44,11 +44,7 @@ _KEY = re.compile(r"([0-9a-f]{16})/(\d{1,9})/(\d{1,15})")
 
 
 class ServerClock:
-    """A server's clock, in ms since 1970, computed from this process's monotonic clock.
-
-    Args:
-        node: the name of the server (see ``Routes``).
-    """
+    """The clock of a server (see ``Routes`` for its name), in ms since 1970, from this process's monotonic clock."""
 
     def __init__(self, node: str = "") -> None:
         self.node = node
@@ -90,9 +86,8 @@ class CallId(NamedTuple):
     def text(self, *, waits: bool = False, turns: bool = False) -> str:
         """Return the text that the scripts take.
 
-        Args:
-            waits: whether the caller waits for replicas to have the answer.
-            turns: whether the caller turns the shard if it is told that periods were missed.
+        ``waits``: the caller waits for replicas to have the answer. ``turns``: it turns the shard if periods were
+        missed.
         """
         marks = f"{'+' if waits else ''}{'*' if turns else ''}"
         return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}{marks}"
@@ -125,13 +120,10 @@ class CallKey:
     of_items: bool = False
 
     def call_id(self, command: str, packed: bytes, part: int, started: int) -> CallId:
-        """Make the id of one call of a request.
+        """Make the id of one call of a request at server time ``started``, ms.
 
-        Args:
-            command: one of ``KEYED`` or ``KEYED_CLAIMS``.
-            packed: the digests of the whole request.
-            part: the number of the call among the request's calls to this shard, from 0, below ``PARTS``.
-            started: the server time now, ms.
+        ``packed`` has the digests of the whole request. ``part`` is the number of the call among the request's calls to
+        this shard, from 0, below ``PARTS``.
         """
         found = _KEY.fullmatch(self.text)
         if found:
@@ -179,8 +171,7 @@ class CallIds:
     def draw(self, clock: ServerClock | None = None) -> CallId:
         """Take a slot and return a call id in it; ``release`` gives the slot back once the call is resolved.
 
-        Args:
-            clock: the clock of the server that the call is for; None: that of the given server.
+        ``clock`` is that of the server that the call is for; None: of the given server.
         """
         slots, clock = self._slots, clock or self.clock
         try:

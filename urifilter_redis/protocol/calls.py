@@ -23,12 +23,13 @@ __all__ = [
     "LEASE",
     "NO_CALL_ID",
     "Arguments",
-    "Asking",
     "Call",
+    "CallBuilder",
     "build",
     "checkpoint",
     "create",
     "drop",
+    "encoded",
     "expire",
     "identity",
     "items",
@@ -84,8 +85,8 @@ class Call:
         return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
 
 
-class Asking:
-    """The part of ``insert``, ``contains``, ``forget`` or ``remove`` that is the same in each call to a shard.
+class CallBuilder:
+    """Builds calls of ``insert``, ``contains``, ``forget`` or ``remove`` to a shard, from what all of them share.
 
     Attributes:
         view: the live slices that the calls name.
@@ -103,8 +104,8 @@ class Asking:
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
-        encoded = ("bin", digests) if isinstance(digests, bytes) else ("hex", *(d.hex() for d in digests))
-        return Call(self._script, self._keys, (self._uid, call_id, max_age, *encoded))
+        items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
+        return Call(self._script, self._keys, (self._uid, call_id, max_age, *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -116,18 +117,19 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     digests: Sequence[bytes] | bytes,
     max_age: int = 0,
 ) -> Call:
-    """Build ``insert``, ``contains``, ``forget`` or ``remove``.
+    """Build ``insert``, ``contains``, ``forget`` or ``remove`` for items of one shard.
 
-    Args:
-        command: one of the four.
-        config: the filter's configuration.
-        keys: the keys of the shard that all items belong to.
-        view: the shard's live slices.
-        call_id: the call id, or ``NO_CALL_ID``; ``contains`` takes ``NO_CALL_ID`` only.
-        digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
-        max_age: ring: test only this many of the newest slices; 0: test all.
+    ``contains`` takes ``NO_CALL_ID`` only. Digests have 16 bytes an item: packed in one bytes object (sent as it is) or
+    as a sequence (sent as hex). ``max_age``: ring: test only this many of the newest slices; 0: test all.
     """
-    return Asking(command, config, keys, view).call(call_id, digests, max_age)
+    return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
+
+
+def encoded(digests: Sequence[bytes] | bytes, *given: str | int) -> tuple[str | bytes | int, ...]:
+    """Return the encoding, the arguments that stand before the items, and the items."""
+    if isinstance(digests, bytes):
+        return "bin", *given, digests
+    return "hex", *given, *(digest.hex() for digest in digests)
 
 
 def items_a_call(config: Config, live: int) -> int:
@@ -165,7 +167,7 @@ def turn(  # noqa: PLR0913 - likewise
 
     Args:
         step: one of the two.
-        keys: the shard's keys.
+        keys: the keys of the shard.
         state: the shard's state as it was last read; its uid and epoch fence the turn.
         token: the token of this rotation.
         new: the geometry of the next today.
@@ -225,14 +227,10 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
 def drop(
     step: str, meta: Mapping[str, str], keys: ShardKeys, doomed: Sequence[str] = (), *, archive: bool = False
 ) -> Call:
-    """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for some keys of a shard.
+    """Build ``drop``: step ``begin`` or ``abandon``, or ``delete`` for the ``doomed`` keys of a shard.
 
-    Args:
-        step: one of the three.
-        meta: the shard's ``meta`` as it was last read. The script does nothing if the shard has another identity now.
-        keys: the shard's keys.
-        doomed: the keys to delete.
-        archive: whether the drop also deletes the filter's archive.
+    The script does nothing if the shard has another identity now than in ``meta``, as it was last read. ``archive``
+    says whether the drop also deletes the filter's archive.
     """
     arguments = (step, identity(meta), int(archive))
     doomed = doomed if step == "delete" else keys.merging[:1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.protocol import scripts
-from urifilter_redis.protocol.calls import Call, live
+from urifilter_redis.protocol.calls import Call, encoded, live
 from urifilter_redis.protocol.outcomes import nonsense
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ RECLAIMED_A_CALL = 100
 #: Seconds of the shortest and the longest lease.
 LEAST_LEASE, MOST_LEASE = 5.0, 3600.0
 
-#: Seconds of the longest delay of a release: a nobody, who has the items meanwhile, does not beat.
+#: Seconds of the longest delay of a release; the delay holder that has the items meanwhile does not beat.
 MOST_DELAY = 600.0
 
 #: Seconds of the default lease of a filter with few shards, and of one with many. Each shard in which a holder has
@@ -65,7 +65,7 @@ LEASE, LEASE_OF_MANY = 60.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A holder, in the terms of the scripts.
+    """A holder, as the scripts take it.
 
     Attributes:
         holder: 16 hex digits that do not begin with 00; ``-``: no holder (``commit`` and ``release``).
@@ -76,7 +76,7 @@ class Holding:
     lease: int
 
 
-#: No holder: ``release`` touches whatever anybody has, and nothing beats.
+#: No holder: ``release`` acts on the items of all holders, and nothing beats.
 NO_HOLDER = Holding("-", 0)
 
 
@@ -88,7 +88,7 @@ class Entry:
         digest: of the item, 16 bytes.
         failures: how many times it was released as failed.
         lapses: how many holders of it have died.
-        kept: the item and its payload, as ``bloom.payloads`` packs them.
+        kept: the item and its payload, as ``bloom.encoding`` packs them.
     """
 
     digest: bytes
@@ -98,7 +98,7 @@ class Entry:
 
 
 def default_lease(shards: int) -> float:
-    """Return the seconds of a lease for a filter with so many shards, where the caller names none."""
+    """Return the seconds of a lease that the caller does not set."""
     return LEASE if shards <= 64 else min(float(shards), LEASE_OF_MANY)  # noqa: PLR2004 - design: 60 s up to 64
 
 
@@ -120,10 +120,8 @@ def check_delay(delay: float) -> float:
         ValueError: it is not 0 to 600 seconds.
     """
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
-        text = (
-            f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}: keep a longer one yourself, and release then"
-        )
-        raise ValueError(text)
+        text = f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}"
+        raise ValueError(f"{text}: keep a longer one yourself, and release then")
     return float(delay)
 
 
@@ -144,7 +142,7 @@ def new_holder() -> str:
 
 
 def new_delay_holder() -> str:
-    """Draw a nobody, which has released items until they are due: 16 hex digits, whose first byte is 0."""
+    """Draw a delay holder, which has released items until they are due: 16 hex digits, whose first byte is 0."""
     return f"00{secrets.token_hex(7)}"
 
 
@@ -157,18 +155,8 @@ def claim(  # noqa: PLR0913, PLR0917 - the header of the script has as many
     kept: Sequence[bytes],
     holding: Holding,
 ) -> Call:
-    """Build ``claim``.
-
-    Args:
-        config: the filter's configuration.
-        keys: the keys of the shard that all items belong to.
-        view: the shard's live slices.
-        call_id: the call id, or ``NO_CALL_ID``.
-        digests: 16 bytes an item: packed in one bytes object (sent as it is) or as a sequence (sent as hex).
-        kept: what is kept of each item.
-        holding: the holder and its lease.
-    """
-    arguments = (config.uid, call_id, 0, *_encoded(digests, holding.holder, holding.lease), *kept)
+    """Build ``claim``; ``kept`` is what the filter keeps of each item. See ``calls.items``."""
+    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease), *kept)
     return Call(scripts.load("claim", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -176,7 +164,7 @@ def commit(  # noqa: PLR0913, PLR0917 - likewise
     config: Config, keys: ShardKeys, view: View, call_id: str, digests: Sequence[bytes] | bytes, holding: Holding
 ) -> Call:
     """Build ``commit``; see ``claim``."""
-    arguments = (config.uid, call_id, 0, *_encoded(digests, holding.holder, holding.lease))
+    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease))
     return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -193,7 +181,7 @@ def release(  # noqa: PLR0913 - likewise
 ) -> Call:
     """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``."""
     given = (holding.holder, holding.lease, delay_holder, delay, int(failed))
-    arguments = (uid, call_id, 0, *_encoded(digests, *given))
+    arguments = (uid, call_id, 0, *encoded(digests, *given))
     return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims), arguments)
 
 
@@ -222,13 +210,6 @@ def entries_of(reply: Any) -> list[Entry]:
     if not isinstance(reply, list) or len(reply) % 4:
         raise nonsense(reply)
     return [Entry(bytes(a), int(b), int(c), bytes(d)) for a, b, c, d in zip(*[iter(reply)] * 4, strict=True)]
-
-
-def _encoded(digests: Sequence[bytes] | bytes, *given: str | int) -> tuple[str | bytes | int, ...]:
-    """Return the encoding, what stands before the items, and the items."""
-    if isinstance(digests, bytes):
-        return "bin", *given, digests
-    return "hex", *given, *(digest.hex() for digest in digests)
 
 
 def _all_keys(keys: ShardKeys, view: View) -> tuple[str, ...]:

@@ -20,14 +20,15 @@ from urifilter_redis.bloom.retention import (
     seconds_of,
     size_first,
 )
-from urifilter_redis.bloom.sizing import Slice
-from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
+from urifilter_redis.bloom.sizing import Slice, is_whole
+from urifilter_redis.errors import ConfigMismatch, UriFilterError
+from urifilter_redis.protocol.meta import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format", "told"]
+__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format", "worded"]
 
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1
@@ -95,11 +96,10 @@ class Settings(Shape):
                 raise ValueError(f"{name} is not for retention {self.retention}")
         if timed:
             if self.slices is None or self.period is None:
-                raise ValueError(
-                    f"retention {self.retention} needs slices (their number) and period (45s, 10m, 6h, 1d, 2w)"
-                )
+                text = "needs slices (their number) and period (45s, 10m, 6h, 1d, 2w)"
+                raise ValueError(f"retention {self.retention} {text}")
             least, most = SLICES[self.retention]
-            if isinstance(self.slices, bool) or not isinstance(self.slices, int) or not least <= self.slices <= most:
+            if not is_whole(self.slices, least, most):
                 raise ValueError(f"slices are {least} to {most} for {self.retention}, and not {self.slices!r}")
             self._fill("period", period_of(self.period))
             self._fill("expire_after", self.expire_after or "first-seen")
@@ -110,11 +110,7 @@ class Settings(Shape):
         if self.period_capacity is not None:
             if self.write != "newest":
                 raise ValueError("period_capacity is for retention ring with write newest")
-            if (
-                isinstance(self.period_capacity, bool)
-                or not isinstance(self.period_capacity, int)
-                or self.period_capacity < 1
-            ):
+            if not is_whole(self.period_capacity, 1):
                 raise ValueError(f"period_capacity is a whole number from 1 up and not {self.period_capacity!r}")
 
     def _fill(self, name: str, value: object) -> None:
@@ -140,7 +136,7 @@ class Config(Shape):
         units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
         bytes: the bytes of a shard's first slice.
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
-        archive: the place of checkpoints and of rolling's closed slices: an address without user and password, or
+        archive: where checkpoints and rolling's closed slices are: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
 
     Example:
@@ -189,19 +185,16 @@ class Config(Shape):
         """
         check_format(meta, name)
         try:
-            config = cls(
-                **{f.name: _read(str(f.type), meta[_IN_META.get(f.name, f.name)]) for f in fields(cls) if _has(meta, f)}
-            )
+            config = cls(**{each.name: _read(each, meta) for each in fields(cls) if _has(meta, each)})
             fixed = config.fixed(int(meta["shard"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(name, repr(error)) from error
+            raise damaged(name, repr(error)) from error
         if meta.get("fixed") != fixed:
-            raise _damaged(name, f"fixed is {meta.get('fixed')!r} and not {fixed!r}")
+            raise damaged(name, f"fixed is {meta.get('fixed')!r} and not {fixed!r}")
         for setting, known in (("normalize", NORMALIZATIONS), ("hash", HASHES)):
             if (value := getattr(config, setting)) not in known:
-                raise UriFilterError(
-                    f"{name}: {setting} is {value!r}, for which this urifilter-redis is too old: upgrade it"
-                )
+                text = f"{setting} is {value!r}, for which this urifilter-redis is too old: upgrade it"
+                raise UriFilterError(f"{name}: {text}")
         return config
 
     @property
@@ -226,11 +219,13 @@ class Config(Shape):
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
         values |= {"format": FORMAT, "shard": shard, "fixed": self.fixed(shard)}
         del values["uid"]
-        values |= {"new": 0} if self.expire_after == "last-seen" else {}
-        values |= {"period_ms": 1000 * seconds_of(self.period)} if self.period else {}
+        if self.expire_after == "last-seen":
+            values["new"] = 0
+        if self.period:
+            values["period_ms"] = 1000 * seconds_of(self.period)
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
-        return [text for name, value in values.items() for text in (name, _write(value))]
+        return [text for name, value in values.items() for text in (name, str(value))]
 
     def fixed(self, shard: int) -> str:
         """Return the field ``fixed``: the scripts about items read it for all values that never change."""
@@ -244,17 +239,17 @@ class Config(Shape):
             ConfigMismatch: settings differ; the error has each of them.
         """
         asked = asdict(settings)
-        for open_ in ("shards", "seed"):
-            if asked[open_] is None:
-                del asked[open_]
+        for name_ in ("shards", "seed"):
+            if asked[name_] is None:
+                del asked[name_]
         if "seed" in asked:
             asked["seed"] = new_seed(settings.hash, settings.seed)
         differences = {s: (v, getattr(self, s)) for s, v in asked.items() if getattr(self, s) != v}
         if differences:
-            raise ConfigMismatch(f"{name}: the filter exists with other settings: {told(differences)}", differences)
+            raise ConfigMismatch(f"{name}: the filter exists with other settings: {worded(differences)}", differences)
 
 
-def told(differences: Mapping[str, tuple[object, object]]) -> str:
+def worded(differences: Mapping[str, tuple[object, object]]) -> str:
     """Return a text about differences, as ``ConfigMismatch`` has them; the values of a seed are secret."""
     return ", ".join(
         "seed is another" if name == "seed" else f"{name} is {found!r} and not {wanted!r}"
@@ -276,13 +271,9 @@ def check_format(meta: dict[str, str], name: str) -> None:
         UriFilterError: it is another format.
     """
     if not (found := meta.get("format", "")).isdecimal():
-        raise _damaged(name, f"format is {found!r}")
+        raise damaged(name, f"format is {found!r}")
     if int(found) != FORMAT:
         raise UriFilterError(f"{name}: it is {other_format(int(found))}")
-
-
-def _damaged(name: str, why: str) -> SliceLost:
-    return SliceLost(f"{name}: meta is damaged: restore or drop the filter ({why})")
 
 
 def other_format(found: int) -> str:
@@ -295,9 +286,5 @@ def _has(meta: dict[str, str], each: Field[Any]) -> bool:
     return "None" not in str(each.type) or _IN_META.get(each.name, each.name) in meta
 
 
-def _read(type_: str, text: str) -> Any:
-    return _READ[type_.removesuffix(" | None")](text)
-
-
-def _write(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
+def _read(each: Field[Any], meta: dict[str, str]) -> Any:
+    return _READ[str(each.type).removesuffix(" | None")](meta[_IN_META.get(each.name, each.name)])

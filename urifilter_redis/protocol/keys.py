@@ -96,12 +96,12 @@ class ShardKeys:
 
     @property
     def leases(self) -> str:
-        """The key of a hash: digest -> what is in somebody's hands."""
+        """The key of a hash: digest -> what is kept of an item in hand."""
         return self.base + "leases"
 
     @property
     def hands(self) -> str:
-        """The key of a sorted set, all scores 0: holder and digest of what is in somebody's hands."""
+        """The key of a sorted set, all scores 0: holder and digest of each item in hand."""
         return self.base + "hands"
 
     @property

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost
 
-__all__ = ["Closed", "ShardState", "View", "opened_by"]
+__all__ = ["Closed", "ShardState", "View", "damaged", "opened_by"]
+
+
+def damaged(name: str, why: str) -> SliceLost:
+    """Return the error for a ``meta`` whose fields are missing or unreadable; ``name`` is the filter's."""
+    return SliceLost(f"{name}: meta is damaged: restore or drop the filter ({why})")
 
 
 def opened_by(now: int, *recorded: int) -> int:
@@ -25,8 +30,8 @@ class View:
 
     Attributes:
         slices: the live slices.
-        claims: the longest lease that was used in the shard, ms; 0: nobody has claimed there. Two views of the same
-            slices are equal whatever it is.
+        claims: the longest lease that was used in the shard, ms; 0: there was no claim. Views of the same slices are
+            equal whatever it is.
     """
 
     slices: tuple[Slice, ...]
@@ -44,7 +49,7 @@ class View:
             slices = tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries)
             return cls(slices, int(meta.get("claims", 0)))
         except (KeyError, ValueError) as error:
-            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
+            raise damaged(name, repr(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Closed:
 
     @classmethod
     def of(cls, epoch: int, opened: int, closed: int, inserted: int, new: int | None = None) -> Closed:
-        """Make one; without ``new`` all that were written are counted."""
+        """Make one; without ``new`` all items that were written are counted."""
         return cls(epoch, opened, closed, inserted, inserted if new is None else new)
 
 
@@ -98,7 +103,7 @@ class ShardState:
         timeline: the token of the last restore.
         checkpoint: the number of the last checkpoint that was begun; 0: there was none.
         checkpointed: the time at which the last finished checkpoint was begun; 0: there was none.
-        claimed: how many entries claims, reclaims and releases have changed; 0: nobody has claimed.
+        claimed: how many entries claims, reclaims and releases have changed; 0: there was no claim.
         view: the live slices, and the longest lease.
         halted: rolling, rotating: whether the archive failed in this turn.
     """
@@ -158,7 +163,7 @@ class ShardState:
                 halted="halted" in meta,
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise SliceLost(f"{name}: meta is damaged: restore or drop the filter ({error!r})") from error
+            raise damaged(name, repr(error)) from error
 
     def opened_by(self, now: int) -> int:
         """Return the time at which today was made, ms: the latest recorded time that is not after ``now``.

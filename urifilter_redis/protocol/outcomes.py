@@ -100,18 +100,14 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The connection broke when the command may have been sent already. The command may have run, or may still run.
-
-    Attributes:
-        error: the reason.
-    """
+    """The connection broke, because of ``error``, after the command may have been sent. It may have run, or may run."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An outcome that the connector itself has judged, because its server is not Redis.
+    """An outcome that the connector has decided itself, because its server is not Redis.
 
     Attributes:
         error: the error to raise if the request is given up.
@@ -284,27 +280,19 @@ def forbids_command(outcome: Any) -> bool:
 
 
 def late_at(outcome: Any) -> int:
-    """Return the server's time, ms, from the text of a LATECALL.
-
-    Raises:
-        ValueError: the outcome is no LATECALL.
-    """
-    found = _LATE.search(str(outcome))
-    if found is None:
-        raise ValueError(f"not a LATECALL: {outcome}")
-    return int(found[1])
+    """Return the server's time, ms, from the text of a LATECALL; raise ValueError if the outcome is none."""
+    return int(_found(_LATE, outcome, "LATECALL")[1])
 
 
 def fields_of_stale(outcome: Any) -> dict[str, str]:
-    """Return the fields of ``meta`` that the text of a STALE has: ``epoch``, ``opened``, ``claims`` and ``slices``.
+    """Return the fields of ``meta`` in the text of a STALE; raise ValueError if the outcome is none."""
+    return _found(_STALE, outcome, "STALE").groupdict()
 
-    Raises:
-        ValueError: the outcome is no STALE.
-    """
-    found = _STALE.search(str(outcome))
-    if found is None:
-        raise ValueError(f"not a STALE: {outcome}")
-    return found.groupdict()
+
+def _found(pattern: re.Pattern[str], outcome: Any, word: str) -> re.Match[str]:
+    if (found := pattern.search(str(outcome))) is None:
+        raise ValueError(f"not a {word}: {outcome}")
+    return found
 
 
 def text_of(outcome: RedisError) -> str:

@@ -34,16 +34,15 @@ ASKING = ("ASKING",)
 #: masters that become replicas.
 READONLY, READWRITE = ("READONLY",), ("READWRITE",)
 
-#: The place of the key among the arguments of a command; every other command of the library has it directly behind
-#: its name.
-_PLACES = {"EVALSHA": 3, "EVAL": 3, "MEMORY": 2}
+#: The position of the key in commands that do not have it directly behind their name.
+_KEY_POSITIONS = {"EVALSHA": 3, "EVAL": 3, "MEMORY": 2}
 
 #: The commands without a key.
 _KEYLESS = frozenset({"CLUSTER", "CONFIG", "INFO", "PING", "ROLE", "SCAN", "SCRIPT", "TIME", "WAIT"})
 
 
 class Addressed(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no others than __dict__
-    """A command that names the place where it goes. To a server that is no cluster it goes as any other.
+    """A command that names where it goes. To a server that is no cluster it goes as any other.
 
     Attributes:
         key: the key whose node gets it; "": see ``node``.
@@ -106,7 +105,7 @@ def key_of(command: Sequence[Any]) -> str | bytes:
     name = command[0]
     if name in _KEYLESS or (name in {"EVAL", "EVALSHA"} and not command[2]):
         return ""
-    key: str | bytes = command[_PLACES.get(name, 1)]
+    key: str | bytes = command[_KEY_POSITIONS.get(name, 1)]
     return key
 
 
@@ -130,12 +129,7 @@ def first_slots(masters: int) -> list[int]:
 
 
 def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[int]:
-    """Return the number of shards that each master has of filters with these names.
-
-    Args:
-        names: the filters' names, which decide the slots.
-        shards: the number of shards of each filter.
-        masters: the number of masters.
+    """Return the number of shards that each master has of filters with these names, which decide the slots.
 
     Raises:
         ValueError: a name cannot be a filter's, or the masters are not 1 to 16,384.

@@ -71,8 +71,8 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "probe": (),
 }
 
-#: The commands that have a script of their own for shards with claims: one that looks at leases first. So a filter
-#: without claims pays nothing for them.
+#: The commands that have a script of their own for shards with claims, which reads leases first. So a filter without
+#: claims pays nothing for them.
 TWOFOLD = ("insert", "contains", "forget", "remove")
 
 _GROUPS_A_WORD = 6
@@ -153,7 +153,7 @@ def variants(blocked_k: tuple[int, ...]) -> list[Script]:
 
 
 def _script(name: str, source: str) -> Script:
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return Script(name, source, _sha1(source.encode()))
 
 
 def _composed(command: str, words: dict[str, str], *, claims: bool) -> str:
@@ -225,7 +225,7 @@ class Part:
     Attributes:
         name: the name that the script's header gives it.
         text: its description; empty if the name says all.
-        many: whether it stands for all keys or arguments from its place on.
+        many: whether it stands for all keys or arguments from its position on.
     """
 
     name: str

@@ -6,8 +6,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.awaited import AsyncClaims
-from urifilter_redis.engine import async_driver
 from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
+from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import AsyncBaseClient
 from urifilter_redis.sdk.claims_backend import HTTPClaims
@@ -38,7 +38,7 @@ class AsyncAdmin(AsyncBaseClient):
     async def _run(self, flow: Flow[T]) -> T:
         self._check_open()
         self._connector.check_loop()
-        return await async_driver.drive(flow, self._connector)
+        return await drive_async(flow, self._connector)
 
     async def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
         """Make a filter; if it exists with these settings, do nothing.

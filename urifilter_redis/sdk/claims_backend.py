@@ -284,7 +284,7 @@ class HTTPClaims:
         self.holdings.partial = others is None
         if others is not None:
             due = others["due"]
-            self.holdings.note_look(SHARD, others["others"], None if due is None else monotonic() + due)
+            self.holdings.note_figures(SHARD, others["others"], None if due is None else monotonic() + due)
         return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:

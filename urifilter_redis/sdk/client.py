@@ -7,8 +7,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.engine import driver
 from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import BlockingBaseClient
 from urifilter_redis.sdk.claims_backend import HTTPClaims
@@ -38,7 +38,7 @@ class Admin(BlockingBaseClient):
 
     def _run(self, flow: Flow[T]) -> T:
         self._check_open()
-        return driver.drive(flow, self._connector)
+        return drive(flow, self._connector)
 
     def create(self, filter_typeid: str, *, large: bool = False, **settings: Unpack[FilterSettings]) -> str:
         """Make a filter; if it exists with these settings, do nothing.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.archive.maintenance import names as registered_names
-from urifilter_redis.engine.async_driver import drive
+from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
@@ -114,20 +114,20 @@ class Filters:
         """
         session = await self._session(name)
         try:
-            return await drive(flow(session), self._connector)
+            return await drive_async(flow(session), self._connector)
         except (FilterNotFound, ConfigMismatch, SliceLost) as error:
             if await self._session(name) is session:
                 del self._sessions[name]
                 self._measured.pop(name, None)
             if error.answers is not None and any(each is not None for each in error.answers):
                 raise
-        return await drive(flow(await self._session(name)), self._connector)
+        return await drive_async(flow(await self._session(name)), self._connector)
 
     async def run_anew(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on a session that has not opened its filter, which is opened anew afterwards."""
         session = self._session_of(name, None if self._archive is None else self._archive.backend)
         try:
-            return await drive(flow(session), self._connector)
+            return await drive_async(flow(session), self._connector)
         finally:
             for known in (self._sessions, self._measured, self._unrestored):
                 known.pop(name, None)
@@ -153,7 +153,7 @@ class Filters:
 
     async def of_server(self, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow that is about Redis, and about no filter; raises as the flow."""
-        return await drive(flow(self._server), self._connector)
+        return await drive_async(flow(self._server), self._connector)
 
     def problem_of(self, name: str) -> str:
         """Return the problem of a filter that is answered; empty if there is none."""
@@ -175,7 +175,7 @@ class Filters:
 
     async def in_redis(self) -> set[str]:
         """Return the names of the filters in Redis, and of those of the settings."""
-        return {*await drive(lifecycle.names(self._server), self._connector), *self.wanted}
+        return {*await drive_async(lifecycle.names(self._server), self._connector), *self.wanted}
 
     async def in_archive(self) -> set[str]:
         """Return the names of the filters in the archive."""
@@ -193,7 +193,7 @@ class Filters:
 
     async def restoring(self, name: str) -> tuple[int, int] | None:
         """Return how many shards of a filter are being restored, and how many it has; None: Redis has none of it."""
-        return await drive(restoring(self._session_of(name, None)), self._connector)
+        return await drive_async(restoring(self._session_of(name, None)), self._connector)
 
     async def open_all(self) -> None:
         """Open all filters, those of the settings first; a problem of any other filter goes into the log.
@@ -214,14 +214,14 @@ class Filters:
 
     async def ping(self) -> None:
         """Check that Redis and the filters of the settings answer; raises the error of the first that does not."""
-        await drive(ask(self._server, ("PING",)), self._connector)
+        await drive_async(ask(self._server, ("PING",)), self._connector)
         for name in self.wanted:
             await self.run(name, lambda session: answer(session, "contains", [""]))
 
     async def close(self) -> None:
         """Close the connections; a rotation that is in hand goes on before, for a second at most."""
         opened = [task.result() for task in self._sessions.values() if _has_opened(task)]
-        await asyncio.gather(*(drive(leave(session), self._connector) for session in opened))
+        await asyncio.gather(*(drive_async(leave(session), self._connector) for session in opened))
         for task in (*self._sessions.values(), *self._measured.values()):
             task.cancel()
         if self._archive is not None:
@@ -264,7 +264,7 @@ class Filters:
         """Open what Redis has of a filter, its archive being away; raise ``error`` if Redis does not have it whole."""
         session, settings = self._session_of(name, None), self.wanted.get(name)
         try:
-            await drive(lifecycle.open_(session), self._connector)
+            await drive_async(lifecycle.open_(session), self._connector)
         except ServerUnavailable:
             raise
         except UriFilterError:
@@ -283,7 +283,7 @@ class Filters:
             flow = lifecycle.open_(session)
         else:
             flow = lifecycle.create(session, settings, large=name in self._large)
-        await drive(flow, self._connector)
+        await drive_async(flow, self._connector)
         return session
 
     def _session_of(self, name: str, backend: Backend | None) -> Session:
@@ -374,11 +374,11 @@ class ArchiveWatch:
         """Stop asking, and close the archive."""
         for task in filter(None, (self._asking, self._waiting)):
             task.cancel()
-        await drive(self.backend.close(), self._connector)
+        await drive_async(self.backend.close(), self._connector)
 
     async def _ask(self) -> None:
         try:
-            self._known = await drive(registered_names(self.backend), self._connector)
+            self._known = await drive_async(registered_names(self.backend), self._connector)
         except ArchiveError as error:
             self.miss(error)
             self._note(str(error))

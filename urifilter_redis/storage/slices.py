@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["Archive", "BackendArchive", "RedisArchive", "archive_of"]
+__all__ = ["Archive", "BackendArchive", "RedisArchive", "SliceWriter", "archive_of"]
 
 log = logging.getLogger("urifilter_redis")
 
 Archive: TypeAlias = "RedisArchive | BackendArchive"
+SliceWriter: TypeAlias = "_RedisWriter | _BackendWriter"
 
 #: The field of a slice's hash in Redis that has its manifest.
 _MANIFEST = "manifest"
