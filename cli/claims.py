@@ -33,8 +33,8 @@ from .common import (
     seconds,
 )
 from .filters import yes_option
+from .line_commands import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
 from .output import Output
-from .over_lines import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
 from .printing import Printer, Undoing, print_lines
 from .signals import Interrupted, Signals
 

@@ -8,9 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -18,6 +17,9 @@ from urifilter_redis import UriFilterError
 from urifilter_redis.extras import how_to_get
 
 from .common import Shared, pass_shared, print_json, say, shared, with_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["add_stop_and_status", "background", "check_background", "daemon_options", "running"]
 

@@ -20,8 +20,7 @@ from urifilter_redis.transport.embedded import DATA_DIR_VARIABLE, has_usable_dat
 
 from .common import Shared, counted, pass_shared, say
 from .filters import yes_option
-from .output import Output
-from .over_lines import (
+from .line_commands import (
     DEFAULT_FILTER,
     NEAR_CACHE,
     Summary,
@@ -35,6 +34,7 @@ from .over_lines import (
     put_whole,
     windows,
 )
+from .output import Output
 from .printing import Printer, Undoing, print_lines
 from .signals import Signals
 

@@ -19,7 +19,7 @@ from urifilter_redis.bloom.digest import make_digester, shard_of
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.engine.queries import ask, ask_masters
-from urifilter_redis.engine.routes import GIVEN
+from urifilter_redis.engine.topology import GIVEN
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NO_HOLDER, Holding, new_delay_holder, new_holder
 from urifilter_redis.protocol.keys import FilterKeys

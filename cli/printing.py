@@ -11,7 +11,7 @@ from urifilter_redis import AnswerLost, UriFilterError
 from urifilter_redis.streaming import persist
 
 from .common import counted, say
-from .over_lines import put_all
+from .line_commands import put_all
 from .signals import Interrupted
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from urifilter_redis.streaming import Answers, Stream
 
+    from .line_commands import Summary
     from .lines import Window
     from .output import Output
-    from .over_lines import Summary
     from .signals import Signals
 
 __all__ = ["Printer", "Undoing", "print_lines"]

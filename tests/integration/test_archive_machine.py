@@ -27,7 +27,7 @@ from support.pipelines import pipelines
 from urifilter_redis import UriFilter
 from urifilter_redis.flows import checkpoint, restore
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage import contents, documents, slices
+from urifilter_redis.storage import blobs, documents, slices
 
 if TYPE_CHECKING:
     from support import servers
@@ -348,9 +348,9 @@ class Machine(RuleBasedStateMachine):
 def _small_pieces(request, monkeypatch):
     """Bitmaps of some pieces, though they are small (of blocked some hundred bytes, of the others some 100 kB)."""
     blocked = "layout" not in RETENTIONS[request.node.callspec.params["name"]]
-    for module in (documents, contents):
+    for module in (documents, blobs):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
-    for module in (contents, checkpoint, restore):
+    for module in (blobs, checkpoint, restore):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
     monkeypatch.setattr(slices.BackendArchive, "at_once", 2)
 

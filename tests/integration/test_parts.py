@@ -13,8 +13,8 @@ import redis
 from support.interrupts import Interrupt
 from support.servers import wait_until
 
-from urifilter_redis.engine.routes import NodeMap
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.topology import NodeMap
 from urifilter_redis.protocol.keys import SLOTS, slot_of
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.connections import AsyncConnector, Connector

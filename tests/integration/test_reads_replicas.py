@@ -169,7 +169,7 @@ def _copy(source, target, keys) -> None:
 
 def test_a_new_replica(any_server, clients, monkeypatch):
     """A client that was opened without any finds it after a while, though nothing failed."""
-    monkeypatch.setattr("urifilter_redis.engine.routes.BELIEVED", 0.2)
+    monkeypatch.setattr("urifilter_redis.engine.topology.BELIEVED", 0.2)
     with clients.create("news", redis=any_server.url, **FILTER, **READS) as news:
         news.insert("a")
         assert news.contains("a") is True

@@ -21,7 +21,7 @@ from support.servers import silent_port, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
-from urifilter_redis.engine import routes
+from urifilter_redis.engine import topology
 from urifilter_redis.transport import sentinels
 
 FILTER = {"capacity": 10_000, "error_rate": 1e-8}
@@ -165,7 +165,7 @@ def test_calls_are_held(replicated, clients, message):
 @pytest.mark.sampled
 def test_sentinels_that_are_not_heard(replicated, clients, monkeypatch):
     """Who may not subscribe asks them each second."""
-    monkeypatch.setattr(routes, "BELIEVED", 3600)
+    monkeypatch.setattr(topology, "BELIEVED", 3600)
     master, replica = replicated()
     UriFilter.create("news", redis=master.url, **FILTER).close()
     with Told(master) as told:

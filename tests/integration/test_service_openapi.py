@@ -18,7 +18,7 @@ from urifilter_redis.http_api import (
     FILTERS_PATH,
     OVERVIEW_PATH,
 )
-from urifilter_redis.service import openapi, tokens
+from urifilter_redis.service import routes, tokens
 
 pytestmark = pytest.mark.slow
 
@@ -163,14 +163,14 @@ def test_examples(redis, tmp_path):
     with Service(redis.url, "--prefix", "examples", "--archive", tmp_path.as_uri(), settings=token) as service:
         documented, known = operations(document(service)), {}
 
-        def answer(operation, body, name=openapi.FILTER):
+        def answer(operation, body, name=routes.FILTER):
             path = DEFAULT_PATH if operation == "unique" else f"{FILTERS_PATH}/{name}/{operation}"
             return ask(service, "POST", path, body, TOKEN).json()
 
-        answer("create", openapi.EXAMPLES["create"].body | SEED, "old")
+        answer("create", routes.EXAMPLES["create"].body | SEED, "old")
         answer("create", {"capacity": 1000, "layout": "counting"}, "counting")
-        answer("insert", openapi.EXAMPLES["remove"].body, "counting")
-        for operation, (body, expected) in openapi.EXAMPLES.items():
+        answer("insert", routes.EXAMPLES["remove"].body, "counting")
+        for operation, (body, expected) in routes.EXAMPLES.items():
             shown = documented[operation]
             assert shown["requestBody"]["content"]["application/json"]["example"] == body
             assert shown["responses"]["200"]["content"]["application/json"]["example"] == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
 
-from urifilter_redis.engine.routes import GIVEN, Routes, search
+from urifilter_redis.engine.topology import GIVEN, Routes, search
 from urifilter_redis.protocol.outcomes import Decision, Unsent, decide
 
 A, B, C = "a:1", "b:2", "c:3"

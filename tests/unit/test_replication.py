@@ -9,9 +9,9 @@ from support.model_server import ModelServer
 
 from urifilter_redis.engine import driver, retry
 from urifilter_redis.engine.retry import exchange
-from urifilter_redis.engine.routes import NodeMap
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Pause, Timeouts
+from urifilter_redis.engine.topology import NodeMap
 from urifilter_redis.errors import AnswerLost
 from urifilter_redis.flows import items, lifecycle
 from urifilter_redis.protocol.config import Settings

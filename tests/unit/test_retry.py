@@ -15,8 +15,8 @@ from support.by_hand import NOW, Hand, config_of, said, session_of
 from urifilter_redis.engine import retry
 from urifilter_redis.engine.batch import OpenCall
 from urifilter_redis.engine.retry import FIRST_PAUSE, LONGEST_PAUSE, Request, exchange
-from urifilter_redis.engine.routes import Routes, Service
 from urifilter_redis.engine.steps import Pause, Send
+from urifilter_redis.engine.topology import Routes, Service
 from urifilter_redis.errors import (
     AnswerLost,
     FilterNotFound,

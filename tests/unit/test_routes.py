@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError
 from support import tags
 
-from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, named
+from urifilter_redis.engine.topology import GIVEN, NodeMap, Routes, named
 from urifilter_redis.protocol.keys import SLOTS, slot_of
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.protocol.routing import (

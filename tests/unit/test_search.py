@@ -6,8 +6,8 @@ import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from support.by_hand import said
 
-from urifilter_redis.engine import routes as routes_module
-from urifilter_redis.engine.routes import GIVEN, NodeMap, Routes, Service, search
+from urifilter_redis.engine import topology as routes_module
+from urifilter_redis.engine.topology import GIVEN, NodeMap, Routes, Service, search
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.protocol.routing import for_replica
 

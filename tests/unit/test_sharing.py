@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from urifilter_redis.engine.routes import NodeMap, Routes
+from urifilter_redis.engine.topology import NodeMap, Routes
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.connections import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from urifilter_redis import Timeouts
-from urifilter_redis.engine.routes import GIVEN
+from urifilter_redis.engine.topology import GIVEN
 from urifilter_redis.transport.endpoints import Endpoint, check_url
 from urifilter_redis.transport.url import (
     URL_VARIABLE,

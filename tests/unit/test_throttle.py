@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from urifilter_redis.service.throttle import ADDRESSES, LONGEST_HOLD, MOST_HELD, WrongTokens
+from urifilter_redis.service.access import ADDRESSES, LONGEST_HOLD, MOST_HELD, WrongTokens
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.interrupts import Interrupt
 
 from urifilter_redis.engine import retry
 from urifilter_redis.engine.holdings import Holdings
-from urifilter_redis.engine.routes import NodeMap, Routes
+from urifilter_redis.engine.topology import NodeMap, Routes
 from urifilter_redis.errors import AnswerLost, ServerFull
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.claims import options_of_claim

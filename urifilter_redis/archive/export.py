@@ -21,8 +21,8 @@ from urifilter_redis.engine.batch import check_question, items_of, listed
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
 from urifilter_redis.storage.checkpoints import last_good, places, publish_checkpoint
-from urifilter_redis.storage.contents import PIECES_AT_ONCE, Writer
 from urifilter_redis.storage.documents import PIECE, Checkpoint, Registration
 from urifilter_redis.storage.records import split_forgotten
 from urifilter_redis.storage.registry import note_complete, register, registered

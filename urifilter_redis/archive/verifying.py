@@ -11,8 +11,8 @@ from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.backend import read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 from urifilter_redis.storage import documents
+from urifilter_redis.storage.blobs import verify
 from urifilter_redis.storage.checkpoints import Place, gone, previous_gone, readings
-from urifilter_redis.storage.contents import verify
 from urifilter_redis.storage.documents import Checkpoint, Manifest
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.rotation_timer import RotationTimer
-from urifilter_redis.engine.routes import GIVEN, Routes
 from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
+from urifilter_redis.engine.topology import GIVEN, Routes
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
 from urifilter_redis.protocol.calls import CallBuilder

@@ -24,8 +24,8 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.storage.blobs import Writer, verify
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
-from urifilter_redis.storage.contents import Writer, verify
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
 from urifilter_redis.storage.records import write_forgotten, write_leases, write_replies
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive

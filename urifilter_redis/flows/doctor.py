@@ -20,9 +20,9 @@ from urifilter_redis.transport.embedded import IDENTITY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from urifilter_redis.engine.routes import NodeMap
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.engine.topology import NodeMap
     from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.flows.probe import Probed
 

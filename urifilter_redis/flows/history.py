@@ -18,7 +18,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing,
 from urifilter_redis.flows.reading import archive_bitmap, bits_of, items_in
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.storage.contents import as_numbers
+from urifilter_redis.storage.blobs import as_numbers
 from urifilter_redis.storage.documents import Manifest, piece_spans
 from urifilter_redis.storage.slices import archive_of
 

@@ -8,7 +8,7 @@ from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
-from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, nothing
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, nothing
 from urifilter_redis.storage.documents import piece_spans
 from urifilter_redis.storage.records import ALONE
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.storage.contents import Writer
+    from urifilter_redis.storage.blobs import Writer
     from urifilter_redis.storage.documents import Content
     from urifilter_redis.storage.records import Lease
     from urifilter_redis.storage.slices import SliceWriter

@@ -37,8 +37,8 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import documents
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.storage.checkpoints import last_good, newest, places
-from urifilter_redis.storage.contents import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.storage.documents import Content, Manifest, piece_spans
 from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
 

@@ -15,7 +15,7 @@ from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.engine.queries import ask, chunked, scanned, server_time
 from urifilter_redis.flows.reading import read_leases
 from urifilter_redis.protocol.meta import Closed, ShardState, View
-from urifilter_redis.storage.contents import read_records
+from urifilter_redis.storage.blobs import read_records
 from urifilter_redis.storage.records import forgotten_at, record_time, split_forgotten, split_leases, split_replies
 
 if TYPE_CHECKING:

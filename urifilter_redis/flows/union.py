@@ -32,7 +32,7 @@ from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import worded
 from urifilter_redis.protocol.keys import FilterKeys
-from urifilter_redis.storage.contents import as_numbers
+from urifilter_redis.storage.blobs import as_numbers
 from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.fast_path import FastPath
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.middleware import CODE, Middleware
-from urifilter_redis.service.openapi import add_routes
 from urifilter_redis.service.responses import Answer
+from urifilter_redis.service.routes import add_routes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

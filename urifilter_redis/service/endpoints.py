@@ -23,6 +23,7 @@ from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import NO_HOLDER
 from urifilter_redis.service import metrics
+from urifilter_redis.service.access import Admission
 from urifilter_redis.service.dashboard import Dashboard
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import connect
@@ -48,7 +49,6 @@ from urifilter_redis.service.requests import (
     tokens_in,
 )
 from urifilter_redis.service.responses import Answer
-from urifilter_redis.service.throttle import Admission
 from urifilter_redis.service.tokens import EVERYTHING, bound
 from urifilter_redis.service.usage import UsageGauges
 

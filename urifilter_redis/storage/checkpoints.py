@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.contents import nothing, read_records, verify
+from urifilter_redis.storage.blobs import nothing, read_records, verify
 from urifilter_redis.storage.documents import Checkpoint
 from urifilter_redis.storage.records import split_forgotten, split_leases, split_replies
 from urifilter_redis.storage.registry import publish

@@ -17,7 +17,7 @@ from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 from urifilter_redis.protocol import calls
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.contents import PIECES_AT_ONCE, Writer, as_numbers, pack_all, read_pieces
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer, as_numbers, pack_all, read_pieces
 from urifilter_redis.storage.documents import Content, Manifest, Piece, is_blob_of
 from urifilter_redis.storage.packing import unpack
 from urifilter_redis.storage.registry import check_registered, publish, require_archive

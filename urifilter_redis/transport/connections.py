@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
-from urifilter_redis.engine.routes import GIVEN, search
 from urifilter_redis.engine.steps import TOTAL
+from urifilter_redis.engine.topology import GIVEN, search
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.endpoints import Endpoint
 from urifilter_redis.transport.sentinels import HELD, POLL
@@ -25,9 +25,9 @@ from urifilter_redis.transport.url import READS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from urifilter_redis.engine.routes import Part, Routes
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Meanwhile, Reply, Timeouts
+    from urifilter_redis.engine.topology import Part, Routes
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.transport.sentinels import SentinelEvents
     from urifilter_redis.transport.url import Packed

@@ -13,8 +13,8 @@ import redis.asyncio.retry
 import redis.retry
 from redis.backoff import NoBackoff
 
-from urifilter_redis.engine.routes import GIVEN, Routes, Service
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.topology import GIVEN, Routes, Service
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport import tls
 from urifilter_redis.transport.pool import CONNECTIONS, Pool

@@ -20,7 +20,7 @@ from urifilter_redis.protocol.outcomes import Unsent, text_in
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from urifilter_redis.engine.routes import Routes, Service
+    from urifilter_redis.engine.topology import Routes, Service
 
 __all__ = ["HELD", "PATIENCE", "POLL", "SentinelEvents", "events_of"]
 
