@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import ConfigMismatch, TooLarge, UriFilter, UriFilterError
 from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.errors import ConfigMismatch, TooLarge, UriFilterError
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 
-from .lines import STDERR, STDOUT, explained, to_nowhere
 from .signals import Interrupted, name_of
+from .streams import STDERR, STDOUT, explained, to_nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from urifilter_redis import UriFilter
 
 __all__ = [
     "DEFAULT_SETTINGS",
@@ -76,7 +78,7 @@ DEFAULT_SETTINGS: dict[str, Any] = {"capacity": 10_000_000, "retention": "growin
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 T = TypeVar("T")
-Made = TypeVar("Made", bound=UriFilter)
+Made = TypeVar("Made", bound="UriFilter")
 
 
 @dataclass
@@ -308,6 +310,8 @@ def over_capacity(news: UriFilter) -> str:
 
 def open_one_of_all(options: Shared, name: str) -> UriFilter:
     """Open one filter of the list; ignore the named archive if the filter was created without one."""
+    from urifilter_redis import UriFilter  # noqa: PLC0415 - with redis-py, which ``--help`` does not wait for
+
     try:
         return UriFilter.open(name, **options.filter())
     except ConfigMismatch as error:

@@ -1,4 +1,4 @@
-"""The standard streams, and the lines of files in windows (lists of some thousand lines).
+"""Read the lines of files in windows (lists of some thousand lines).
 
 The item of a line is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of the file.
 The first bytes of a compressed file (gzip, bzip2, xz, Zstandard) show its format, and its lines are read.
@@ -11,7 +11,6 @@ import errno
 import os
 import select
 import stat
-import sys
 import zlib
 from dataclasses import dataclass
 from itertools import chain
@@ -23,65 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
-    "STDERR",
     "STDIN",
-    "STDOUT",
     "Place",
     "Window",
-    "drop_unwritten",
-    "explained",
     "is_compressed",
     "placed_windows",
-    "take_closed",
-    "to_nowhere",
     "total_size",
     "why_unreadable",
     "windows_of",
 ]
-
-STDOUT, STDERR = 1, 2
-
-#: The mode in which /dev/null is opened as each standard stream. Reading stdin and writing stdout fail then, as with a
-#: closed stream; text for stderr vanishes.
-_STAND_INS = (os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)
-
-
-def take_closed() -> None:
-    """Open a stand-in for each standard stream that is closed."""
-    for descriptor, mode in enumerate(_STAND_INS):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, mode)  # the system takes the lowest free number, which is this stream's
-    if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - open as long as the program runs
-    if sys.stdout is None:
-        sys.stdout = open(STDOUT, "w", closefd=False)  # noqa: SIM115 - likewise
-    if sys.stderr is None:
-        sys.stderr = open(STDERR, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115 - likewise
-
-
-def explained(error: Exception) -> str:
-    """Return the text of an error; for a write to a closed stdout, say so."""
-    if isinstance(error, OSError) and error.errno == errno.EBADF:
-        return "stdout is closed: there is nowhere to print to"
-    return str(error)
-
-
-def drop_unwritten() -> None:
-    """Drop text that could not be written to stdout; otherwise Python tries again at exit and fails with a message."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        to_nowhere(STDOUT)
-
-
-def to_nowhere(descriptor: int) -> None:
-    """Point stdout or stderr to /dev/null, so that the work goes on without its reader."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
 
 #: The most bytes of a line. A longer line is reported and left out.
 LINE_LIMIT = 16 << 20

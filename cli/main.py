@@ -13,7 +13,7 @@ from urifilter_redis._starting import started
 from urifilter_redis._version import __version__
 
 from .common import Group, say, shared
-from .lines import drop_unwritten, explained, take_closed
+from .streams import drop_unwritten, explained, take_closed
 
 __all__ = ["main"]
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .lines import to_nowhere
+from .streams import to_nowhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -137,7 +137,6 @@ def test_help_of_a_command(name):
     assert _COMMANDS[name][1] == f"{sentence.rstrip('.')}."
 
 
-@pytest.mark.slow
 def test_help_and_library_load_little():
     """``--help`` loads no command and not redis-py; nor does the library, until a client is asked for."""
     script = """

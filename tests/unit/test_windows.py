@@ -16,7 +16,7 @@ from urifilter_redis.engine.topology import NodeMap, Routes
 from urifilter_redis.errors import AnswerLost, ServerFull
 from urifilter_redis.flows import items as flows
 from urifilter_redis.flows.claims import options_of_claim
-from urifilter_redis.flows.items import ask_window
+from urifilter_redis.flows.items import _ask_window
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.service.errors import refusal_of
 
@@ -105,7 +105,7 @@ def test_a_shard_that_cannot_grow(monkeypatch):
     one, other = batch.open
     lost, full = Unanswered(ConnectionBroken("cut")), said("FULL today has no room")
     meta = meta_of(config, limit=1000)
-    flow = ask_window(session, batch, batch.open)
+    flow = _ask_window(session, batch, batch.open)
     failed = driver.drive(flow, [lost, full], [full], [said("ERR unknown command")], [meta], [meta])
     assert list(failed) == [one]
     assert isinstance(failed[one], AnswerLost)
