@@ -18,8 +18,8 @@ EVERY = 4.0
 
 def run(part: Part) -> None:
     """Look after each filter, so that the beginning of each checkpoint is known well."""
-    home = open_backend(part.archive)
-    workers = {name: Worker(part.redis, "urifilter", part.archive, home, EVERY, (name,)) for name in SETTINGS}
+    backend = open_backend(part.archive)
+    workers = {name: Worker(part.redis, "urifilter", part.archive, backend, EVERY, (name,)) for name in SETTINGS}
     for _ in part.steps():
         for name, worker in workers.items():
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A hand: the books of one holder, its beats, and the pauses between its looks."""
+"""Holdings: what one holder has in hand, its beats, and the pauses between its reclaims."""
 
 from __future__ import annotations
 
