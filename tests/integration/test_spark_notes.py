@@ -20,6 +20,8 @@ URLS = [f"https://example.com/{number}" for number in range(1000)]
 
 MINUTE, DAY = 60, 24 * 3600
 
+REPLIES = "urifilter:{news:0}:replies"
+
 
 class Killed(Exception):
     """An attempt ends."""
@@ -78,9 +80,11 @@ def later(clocked, monkeypatch):
         nonlocal ahead
         ahead += seconds
         clock.ahead(ahead)
-        with UriFilter.open("news") as others:
-            for number in range(100):  # each call that adds a record looks at two others
+        with UriFilter.open("news") as others, server.client() as admin:
+            before = admin.hkeys(REPLIES)
+            for number in range(100):  # each call that adds a record looks at two others; few, so none is passed over
                 others.insert_many(["https://example.org/"], call_key=f"{ahead} {number}")
+                admin.hdel(REPLIES, *set(admin.hkeys(REPLIES)) - set(before))
 
     with filter_of(server, monkeypatch) as news:
         yield Attempts(news), forward

@@ -233,10 +233,11 @@ def test_old_records_are_removed_by_those_who_add(client):
         age(client, slot, 601_000)
     for slot in itertools.count(100):
         shard.ask("insert", A, call_id(client, slot=slot))
-        young = {b"0123456789abcdef/%d" % n for n in range(100, slot + 1)}
-        assert young <= set(client.hkeys(KEYS.replies))
-        if young == set(client.hkeys(KEYS.replies)):
+        young = b"0123456789abcdef/%d" % slot
+        assert young in client.hkeys(KEYS.replies)
+        if client.hkeys(KEYS.replies) == [young]:
             break
+        client.hdel(KEYS.replies, young)  # else the old ones become rare, and are seldom looked at
         assert slot < 5000
 
 
@@ -254,6 +255,7 @@ def test_records_of_a_clock_that_was_ahead(client):
         age(client, slot, -year)
     for slot in range(100, 5000):
         shard.ask("insert", A, call_id(client, slot=slot))
+        client.hdel(KEYS.replies, f"0123456789abcdef/{slot - 20}")  # else the first ones become rare, and seldom found
         if max(times(client)) <= now(client):
             break
     assert before <= min(times(client)) <= max(times(client)) <= now(client)
