@@ -32,6 +32,8 @@ class Newcomer(Session):
         command = ["venv/bin/python", "-c", with_assertions(block.code)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=pages.PATIENCE)
         assert done.returncode == 0, done.stderr
+        said = re.findall(r"^ *print\(.*  # (.*)$", block.code, re.MULTILINE)
+        assert all(map(pages.is_said, done.stdout.splitlines(), said)), done.stdout
 
     def _text(self, expected: str) -> None:
         assert self._last[1].endswith(expected), self._last[1]  # pip may have warned before
@@ -43,7 +45,11 @@ def with_assertions(code: str) -> str:
     for statement in ast.parse(code).body:
         source = ast.get_source_segment(code, statement)
         said = re.search(r"  # (True|False|\[.*?\])", code.splitlines()[statement.end_lineno - 1])
-        lines.append(f"assert ({source}) == {said[1]}" if isinstance(statement, ast.Expr) and said else source)
+        lines.append(
+            f"assert ({source}) == {said[1]}"
+            if isinstance(statement, ast.Expr) and said and "print(" not in source
+            else source
+        )
     return "\n".join(lines)
 
 
