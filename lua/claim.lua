@@ -21,8 +21,9 @@
 --   kept of it for another crawler (item and payload), at most 256 KiB
 --
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
--- somebody's hands, perhaps this holder's own. What is seen is inserted again where items expire after they were last
--- seen.
+-- somebody's hands, perhaps this holder's own. Then three integers for each item that is claimed, and has been released
+-- as failed or had a holder that died: its position (from 1), failures, lapses. What is seen is inserted again where
+-- items expire after they were last seen.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
@@ -52,16 +53,34 @@ local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
 -- @include "_shard.lua" identity meta
 
+local counts = {} -- position, failures and lapses in turn
+local function note_counts(position, failures, lapses)
+  local n = failures + lapses > 0 and #counts
+  if n then counts[n + 1], counts[n + 2], counts[n + 3] = position, failures, lapses end
+end
+
+-- No record has the counts: the entries have them.
+local function with_counts(answers)
+  for _, each in ipairs(counts) do
+    answers[#answers + 1] = each
+  end
+  return answers
+end
+
 -- Of a repeated claim those items are claimed that are still in the holder's own hands.
 local function repeated(answers)
   if phase == 'restoring' then return redis.error_reply('RESTORING the filter is being restored from its archive') end
   for i, answer in ipairs(answers) do
     local entry = answer == 0 and call('HGET', LEASES, string.sub(packed, i * 16 - 15, i * 16))
-    if answer == 0 and (not entry or string.sub(entry, 1, 8) ~= own) then answers[i] = -1 end
+    if entry and string.sub(entry, 1, 8) == own then
+      note_counts(i, struct.unpack('<I2I2', entry, 9))
+    elseif answer == 0 then
+      answers[i] = -1
+    end
   end
   write_when_full(KEYS[1])
   beat(time_ms())
-  return answers
+  return with_counts(answers)
 end
 
 -- @include "_call.lua" id
@@ -98,6 +117,7 @@ for i = 1, count do
       failures, lapses = struct.unpack('<I2I2', entry, 9)
       if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
       old[#old + 1] = string.sub(entry, 1, 8) .. digest
+      note_counts(i, failures, lapses)
     end
     local made = own .. struct.pack('<I2I2', failures, lapses)
     if #kept > IN_ENTRY then
@@ -167,4 +187,4 @@ local answers = taken + added > 0 and ages or nil
 -- @include "_call.lua" record
 
 beat(time_ms(), taken > 0)
-return ages
+return with_counts(ages)

@@ -87,6 +87,27 @@ def test_the_life_of_an_item(clients, server, settings):
         assert mine.commit(["a", "b"]) == [True, True]
 
 
+def test_what_a_claimed_item_has_been_through(news, other):
+    """Failures stay with an item until its commit, whoever claims it."""
+    with news.claims() as mine, other.claims() as theirs:
+        assert mine.claim_many(["a", "b"]) == [True, True]
+        assert mine.release(["a"], failed=True) == [True]
+        assert theirs.claim_many(["c", "a", "b"]) == [True, True, False]
+        assert theirs.claimed(["c", "a", "b", "never"]) == [Claim("c", "c"), Claim("a", "a", failures=1)]
+        assert theirs.claimed([["a"]], key=lambda each: each[0]) == [Claim("a", "a", failures=1)]
+        assert Claim("a", "a", failures=1) in theirs.held
+        theirs.release(["a"], failed=True)
+        assert mine.claim("a", payload=None) is True
+        assert mine.claimed(["a"]) == [Claim("a", None, failures=2)]
+        mine.commit(["a"])
+        assert mine.claimed(["a"]) == []
+        news.forget(["a"])
+        assert mine.claim("a") is True
+        assert mine.claimed(["a"]) == [Claim("a", "a")]
+    with pytest.raises(TypeError, match="a list of items is wanted"):
+        mine.claimed("a")
+
+
 def test_leaving_gives_back(news, other):
     """What is left is offered to others at once."""
     with news.claims() as mine:

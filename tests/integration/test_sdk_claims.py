@@ -141,6 +141,18 @@ def test_a_request_or_an_answer_is_lost(service, news, fault):
     assert len(news.claims().reclaim(1000)) == 400
 
 
+def test_what_a_claimed_item_has_been_through(api, news):
+    """As the library tells it: failures stay with an item until its commit."""
+    with api.claims("news") as mine, news.claims() as other:
+        other.claim_many(["a", "b"])
+        other.release(["a"], failed=True)
+        assert mine.unique(["b", "c", "a"]) == ["c", "a"]
+        assert mine.claimed(["a", "b", "c"]) == [Claim("a", "a", failures=1), Claim("c", "c")]
+        mine.release(["a"], failed=True)
+        assert other.claim("a") is True
+        assert other.claimed(["a"]) == [Claim("a", "a", failures=2)]
+
+
 def test_retries_end(service, news):
     """``retry=`` gets the missing answers from the same object; another one refuses it."""
     with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:

@@ -51,7 +51,7 @@ def test_the_answers(service, news):
     """They are those of the library, and in the form of the other commands' answers."""
     mine, other = Caller(service), Caller(service, OTHER)
     given = ["a", "b", {"x": [1, None]}, "a"]
-    told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "total": 4, "unique": 3}
+    told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "counts": [], "total": 4, "unique": 3}
     assert mine("claim", items=given, payloads=[None, {"depth": 2}, "text", 7]) == told
     assert other("claim", items=["b", "c"])["ages"] == [-1, 0]
     assert mine("beat") == {"in_hand": 3}
@@ -67,6 +67,9 @@ def test_the_answers(service, news):
     assert other("beat") == {"in_hand": 2}
     assert mine("beat") == {"in_hand": 0}
     assert mine("reclaim", limit=0)["outstanding"]["others"] == 3
+    other("release", items=["b"], failed=True)
+    told = {"ages": [-1, 0], "claimed": [False, True], "total": 2, "unique": 1}
+    assert mine("claim", items=["c", "b"]) == told | {"counts": [{"index": 1, "failures": 2, "lapses": 0}]}
 
 
 def test_a_payload_of_null(service):

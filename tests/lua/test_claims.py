@@ -159,7 +159,7 @@ def test_a_false_positive_swallows_nothing(client, layout):
     shard.client.set(KEYS.slice("today"), full * shard.config.bytes)
     die(shard, ONE)
     assert shard.ask("contains", A + B) == [0, 0]
-    assert shard.claim(TWO, A) == [0]
+    assert shard.claim(TWO, A) == [0, 1, 0, 1]
     before = shard.today()
     assert shard.ask("insert", B) == [0]
     assert [each.digest for each in shard.reclaim(TWO)] == [C]
@@ -179,13 +179,31 @@ def test_lapses_and_failures(shard):
     die(shard, ONE)
     assert [(each.failures, each.lapses) for each in shard.reclaim(TWO)] == [(1, 1)]
     die(shard, TWO)
-    assert shard.claim(ONE, A, [b"kept"]) == [0]
+    assert shard.claim(ONE, A, [b"kept"]) == [0, 1, 1, 2]
     assert leases_of(shard.client)[A].lapses == 2
     shard.client.hset(KEYS.leases, A, MINE + struct.pack("<HH", 65535, 65535) + b"kept")
     die(shard, ONE)
     assert [(each.failures, each.lapses) for each in shard.reclaim(TWO)] == [(65535, 65535)]
     assert shard.release(TWO, A, failed=True) == [1]
     assert leases_of(shard.client)[A].failures == 65535
+
+
+def test_a_claim_tells_failures_and_lapses(shard):
+    """Of items that have any, in the end of the reply; a repeat tells them too, and the commit ends them."""
+    the_id, delayed = shard.call_id(), [shard.call_id(slot) for slot in (1, 2)]
+    shard.claim(ONE, A + B)
+    shard.release(ONE, A, delay=TEN_MINUTES, failed=True)
+    assert shard.claim(TWO, A + B + C, call_id=delayed[0]) == [-1, -1, 0]  # the delay is not over
+    shard.client.zadd(KEYS.holders, dict.fromkeys(holders_of(shard.client), shard.now() - 1))
+    told = [-1, 0, 0, 2, 0, 1, 3, 1, 0]
+    assert shard.claim(TWO, C + B + A, call_id=the_id) == told
+    assert shard.claim(TWO, C + B + A, call_id=the_id) == told
+    shard.release(TWO, A, failed=True)
+    assert shard.claim(TWO, C + B + A, call_id=the_id) == [-1, 0, -1, 2, 0, 1]
+    assert shard.claim(ONE, A, call_id=delayed[1]) == [0, 1, 2, 0]
+    assert shard.commit(ONE, A + B) == [0, 0]
+    shard.ask("forget", A + B)
+    assert shard.claim(ONE, A + B) == [0, 0]
 
 
 def test_a_holders_own_lapsed_entries(shard):
@@ -282,7 +300,7 @@ def test_long_payloads(shard):
         found += some
     assert {each.digest: each.kept for each in found} == dict(zip(items, kept, strict=True))
     die(shard, TWO)
-    assert shard.claim(ONE, items[:1], [b"short"]) == [0]
+    assert shard.claim(ONE, items[:1], [b"short"]) == [0, 1, 0, 2]
     assert shard.commit(ONE, items[:2]) == [0, 0]
     assert shard.ask("insert", items[2]) == [0]
     assert shard.ask("forget", items[3]) == [1]

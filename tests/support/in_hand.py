@@ -81,7 +81,7 @@ class Holder:
                 part = places[start : start + claims.CLAIMS_A_CALL]
                 packed, some = b"".join(digests[each] for each in part), [items[each] for each in part]
                 reply = self._in_shard(shard, lambda keys, view, p=packed, s=some: build(keys, view, p, s))
-                for place, answer in zip(part, reply, strict=True):
+                for place, answer in zip(part, reply[: len(part)], strict=True):
                     answers[place] = answer
         return answers
 

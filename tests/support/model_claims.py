@@ -50,14 +50,26 @@ class ClaimingShard(ModelShard):
     holders: dict[bytes, int] = field(default_factory=dict)
 
     def claim(self, holder: bytes, lease: int, digests: Sequence[bytes], kept: Sequence[bytes]) -> list[int]:
-        """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own."""
+        """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own.
+
+        Then position, failures and lapses of each of the former that has any.
+        """
         self._room({d for d in digests if not self._is_own(d, holder)})
         answers = [self._claim(holder, *each) for each in zip(digests, kept, strict=True)]
         for digest, answer in zip(digests, answers, strict=True):
             if answer > 0 and self.expire_after == "last-seen":
                 super()._insert(digest, 0)
         self._beat(holder, lease)
-        return answers
+        return answers + self.counts(digests, answers)
+
+    def counts(self, digests: Sequence[bytes], answers: Sequence[int]) -> list[int]:
+        """Return position, failures and lapses of each item that was answered 0 and has any."""
+        told = []
+        for position, (digest, answer) in enumerate(zip(digests, answers, strict=True), 1):
+            entry = self.leases.get(digest) if answer == 0 else None
+            if entry and (entry.failures or entry.lapses):
+                told += [position, entry.failures, entry.lapses]
+        return told
 
     def commit(self, holder: bytes | None, lease: int, digests: Sequence[bytes]) -> list[int]:
         """Make items final, whoever has them; return 0 for each that was not final."""

@@ -9,12 +9,14 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from urifilter_redis.engine.batch import items_of, listed
 from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_delay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from urifilter_redis.claiming.claims_backend import ClaimsBackend
+    from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.holdings import Claim
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
@@ -99,6 +101,27 @@ class BaseClaims:
         """
         self._holdings.check_process()
         return self._holdings.claims
+
+    def claimed(self, uris: Iterable[Any], *, key: Key = None) -> list[Claim]:
+        """Return the claims of those items that this object has in hand, as far as it knows, in the items' order.
+
+        They say how often an item failed before, and with how many holders it died. The server is not asked.
+
+        Args:
+            uris: any number of items, such as ``unique`` returns.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices.
+            TypeError: one string was given instead of a list.
+
+        Example:
+            >>> mine.claimed(["https://example.com/a"])
+            []
+        """
+        self._holdings.check_process()
+        names = self._backend.names_of(items_of(listed(uris), key))
+        return [claim for claim in map(self._holdings.claim_of, names) if claim is not None]
 
     @property
     def unresolved(self) -> list[UriFilterError]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.engine.holdings import ClaimOptions, Holdings
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
@@ -59,6 +60,10 @@ class ClaimsBackend(Protocol):
     @property
     def pending(self) -> Pending[Any]:
         """The calls whose caller has no answers yet."""
+        ...
+
+    def names_of(self, items: Sequence[Any]) -> Sequence[tuple[int, bytes]]:
+        """Return the shard and digest under which the holdings have each item."""
         ...
 
     def claiming(
@@ -157,6 +162,11 @@ class RedisClaims:
     def pending(self) -> Pending[Any]:
         """The batches whose caller has no answers yet."""
         return self._session.pending
+
+    def names_of(self, items: Sequence[Any]) -> list[tuple[int, bytes]]:
+        """Return the shard and digest of each item."""
+        digests = self._session.digester(items)
+        return list(zip(shards_of(digests, self._session.config.shards), digests, strict=True))
 
     def claiming(
         self,

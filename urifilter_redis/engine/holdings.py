@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.pending import Owner
     from urifilter_redis.protocol.calls import Call
+    from urifilter_redis.protocol.claims import Counts
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import View
@@ -50,8 +51,8 @@ class Claim:
     Attributes:
         item: the item: a str, bytes or any JSON value.
         payload: what its first claimant gave as ``payload=``; by default the item itself.
-        failures: how many times it was released as failed. After a claim of one's own: 0, whatever came before.
-        lapses: how many holders of it have died. After a claim of one's own: 0, likewise.
+        failures: how many times it was released as failed since it was last final.
+        lapses: how many holders of it have died since then.
 
     Example:
         >>> mine.claim("https://example.com/a")
@@ -178,6 +179,11 @@ class Holdings:
     def has(self, shard: int, digest: bytes) -> bool:
         """Whether an item is in hand."""
         return digest in self.held.get(shard, ())
+
+    def claim_of(self, name: tuple[int, bytes]) -> Claim | None:
+        """Return the claim of the item of a shard and digest; None if it is not in hand."""
+        shard, digest = name
+        return self.held.get(shard, {}).get(digest)
 
     @property
     def claims(self) -> list[Claim]:
@@ -335,11 +341,12 @@ class ClaimOptions:
     Attributes:
         holding: the holder and its lease.
         holdings: notes the answers; None: nothing does.
-        claimed: claim: the claim of each item of the batch.
+        claimed: claim: the claim of each item of the batch, without counts.
         kept: claim: what the filter keeps of each item of the batch.
         delay: release: ms before the items are offered again.
         failed: release: whether a failure of each item is counted.
         delay_holder: release: the holder that has the items until then.
+        counts: claim: by position in the batch the failures and lapses of items that were claimed and have any.
     """
 
     holding: Holding
@@ -349,6 +356,7 @@ class ClaimOptions:
     delay: int = 0
     failed: bool = False
     delay_holder: str = field(default_factory=claims.new_delay_holder)
+    counts: dict[int, Counts] = field(default_factory=dict)
 
     def call(  # noqa: PLR0913, PLR0917 - what the scripts take
         self,
@@ -377,6 +385,18 @@ class ClaimOptions:
             failed=self.failed,
         )
 
+    def learn(self, command: str, positions: Sequence[int], reply: Any) -> Sequence[int]:
+        """Return the answers in the reply to a call for the items of a batch at some positions; note the counts in it.
+
+        Raises:
+            ServerUnavailable: the reply is none of ``claim``.
+        """
+        if command != "claim":
+            return reply  # type: ignore[no-any-return]
+        answers, counts = claims.answers_of(reply, len(positions))
+        self.counts |= {positions[index]: each for index, each in counts.items()}
+        return answers
+
     def note(self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int]) -> None:
         """Let the holdings note the answers of a call for the items of a batch at some positions."""
         if self.holdings is None:
@@ -385,7 +405,9 @@ class ClaimOptions:
             if command != "claim":
                 self.holdings.drop(shard, digest)
             elif answer == 0:
-                self.holdings.take(shard, digest, self.claimed[position])
+                failures, lapses = self.counts.get(position, (0, 0))
+                claim = replace(self.claimed[position], failures=failures, lapses=lapses)
+                self.holdings.take(shard, digest, claim)
         if command == "release" and 1 in answers:
             self.holdings.note_released(shard, self.delay / 1000)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.protocol.call_ids import CallKey
+    from urifilter_redis.protocol.claims import Counts
 
 __all__ = [
     "claim",
@@ -141,8 +142,11 @@ def claim(  # noqa: PLR0913 - likewise
     key: Key = None,
     payload: Callable[[Any], object] | None = None,
     call_key: CallKey | None = None,
+    counts: dict[int, Counts] | None = None,
 ) -> Flow[list[int]]:
     """Claim items; return the scripts' answers: 0 claimed, n seen, -1 in hand. Nothing is noted in this process.
+
+    ``counts`` takes, by index, the failures and lapses of those claimed items that have any.
 
     Raises:
         BadItem: some items or payloads are bad; the error has their indices; nothing was claimed.
@@ -150,6 +154,8 @@ def claim(  # noqa: PLR0913 - likewise
         UriFilterError: any other of the tree in ``errors``.
     """
     claim_options = options_of_claim(holding, objects, key, payload)
+    if counts is not None:
+        claim_options.counts = counts
     return (yield from answer(session, "claim", objects, key=key, call_key=call_key, claim_options=claim_options))
 
 

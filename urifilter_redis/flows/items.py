@@ -363,7 +363,7 @@ def _learn(near: NearCache, batch: Batch, questions: Sequence[InFlight], request
     """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
     least = 0 if batch.command in FINAL else 1
     for question, request in zip(questions, requests, strict=True):
-        near.end(question, request.reply if request.answered else (), least)
+        near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
 
 
 def _note_answers(
@@ -379,10 +379,13 @@ def _note_answers(
             call.sent = call.sent or request.sent
             missed.append((call, request))
         elif call in batch.open:
-            batch.close(call, request.reply)
+            claim_options, answers = batch.claim_options, request.reply
+            if claim_options is not None:
+                answers = claim_options.learn(batch.command, call.positions, answers)
+            batch.close(call, answers)
             call.in_doubt = False
-            if batch.claim_options is not None:
-                batch.claim_options.note(batch.command, call.shard, call.packed, call.positions, request.reply)
+            if claim_options is not None:
+                claim_options.note(batch.command, call.shard, call.packed, call.positions, answers)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
     return missed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.calls import Call, encoded, live
@@ -26,8 +26,10 @@ __all__ = [
     "MOST_LEASE",
     "NO_HOLDER",
     "RECLAIMED_A_CALL",
+    "Counts",
     "Entry",
     "Holding",
+    "answers_of",
     "beat",
     "check_delay",
     "check_holder",
@@ -78,6 +80,10 @@ class Holding:
 
 #: No holder: ``release`` acts on the items of all holders, and nothing beats.
 NO_HOLDER = Holding("-", 0)
+
+
+#: The failures and lapses of an item.
+Counts: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,18 @@ def beat(uid: str, keys: ShardKeys, holding: Holding) -> Call:
 def hands_of(holder: bytes) -> tuple[bytes, bytes]:
     """Return the range of a holder's members of ``hands``, for ZRANGEBYLEX and ZLEXCOUNT."""
     return b"[" + holder, b"(" + holder + b"\xff" * 17  # a digest has 16 bytes
+
+
+def answers_of(reply: Any, count: int) -> tuple[list[int], dict[int, Counts]]:
+    """Return the answers in a reply of ``claim`` for ``count`` items, and the counts of those that have any, by index.
+
+    Raises:
+        ServerUnavailable: the reply is none of ``claim``.
+    """
+    if not isinstance(reply, list) or len(reply) < count or (len(reply) - count) % 3:
+        raise nonsense(reply)
+    threes = zip(*[iter(reply[count:])] * 3, strict=True)
+    return reply[:count], {position - 1: (failures, lapses) for position, failures, lapses in threes}
 
 
 def entries_of(reply: Any) -> list[Entry]:

@@ -8,7 +8,7 @@ import operator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.bloom.encoding import encode_item
+from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE
 from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.errors import FilterAPIError
@@ -94,12 +94,14 @@ class ClaimsCall(APICall):
 
     def _note(self, holdings: Holdings, part: Part) -> None:
         answers = self.answers_of(part)
+        counts = {} if self._ends or part.reply is None else {each["index"]: each for each in part.reply.get("counts", ())}
         for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
                 holdings.drop(SHARD, encode_item(item))
             elif answer == 0:
                 payload = item if self.payloads is None else self.payloads[part.start + index]
-                holdings.take(SHARD, encode_item(item), Claim(item, payload))
+                failures, lapses = (counts.get(index, {}).get(name, 0) for name in ("failures", "lapses"))
+                holdings.take(SHARD, encode_item(item), Claim(item, payload, failures, lapses))
         if self.what[1] == "release" and any(answers):
             holdings.note_released(SHARD, self.more["delay"])
 
@@ -140,6 +142,10 @@ class HTTPClaims:
     def pending(self) -> Pending[Any]:
         """The calls whose caller has no answers yet."""
         return self._api.session.pending
+
+    def names_of(self, items: Sequence[Any]) -> list[tuple[int, bytes]]:
+        """Return the only shard, and the bytes of each item."""
+        return [(SHARD, each) for each in encode_items(items)]
 
     def claiming(
         self,

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.claims import Holding
+    from urifilter_redis.protocol.claims import Counts, Holding
     from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
@@ -175,7 +175,8 @@ class Service(Admission):
         token = self.whose(request)
         asked = await read(request, BODIES[command], self.settings.limits)
         given = items_in(asked)
-        flow = flow_of(command, asked, given, token)
+        counts: dict[int, Counts] = {}
+        flow = flow_of(command, asked, given, token, counts)
         answers = await self._answer(request, token, name, command, given, flow)
         kind = COMMANDS[command]
         ages = kind.field == "ages"
@@ -183,6 +184,7 @@ class Service(Admission):
             "filter": name,
             kind.field: answers if ages else [each == 1 for each in answers],
             **({kind.new: [age == 0 for age in answers]} if kind.new else {}),
+            **({"counts": counts_of(answers, counts)} if command == "claim" else {}),
             "total": len(answers),
             kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
         }
@@ -354,15 +356,15 @@ def items_in(asked: OfItems) -> Sequence[Any]:
 
 
 def flow_of(
-    command: str, asked: OfItems, given: Sequence[Any], token: Token
+    command: str, asked: OfItems, given: Sequence[Any], token: Token, counts: dict[int, Counts] | None = None
 ) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
-    """Return the flow of a command about the items ``given`` by a body.
+    """Return the flow of a command about the items ``given`` by a body; a claim notes ``counts`` by index.
 
     Raises:
         Refusal: the payloads are not as many as the items, or a release names no holder and the service has tokens.
     """
     if isinstance(asked, ClaimRequest):
-        return _claim(asked, given, token)
+        return _claim(asked, given, token, counts)
     if isinstance(asked, ReleaseRequest):
         if asked.holder is None and token is not EVERYTHING:
             text = "a release without a holder gives back what others have in hand: name the holder"
@@ -395,6 +397,15 @@ def beat(asked: BeatRequest, token: Token) -> Callable[[Session], Flow[int]]:
     return lambda session: reclaim.beat_all(session, _holding(session, asked, token))
 
 
+def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[str, int]]:
+    """Return the failures and lapses of claimed items, as far as they have any."""
+    return [
+        {"index": index, "failures": failures, "lapses": lapses}
+        for index, (failures, lapses) in sorted(counts.items())
+        if answers[index] == 0
+    ]
+
+
 def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
     """Return the answer to a request that takes items in hand."""
     taken = [
@@ -411,16 +422,24 @@ def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[
 
 
 def _claim(
-    asked: ClaimRequest, given: Sequence[Any], token: Token
+    asked: ClaimRequest, given: Sequence[Any], token: Token, counts: dict[int, Counts] | None
 ) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
     payloads = asked.payloads
     if payloads is None:
-        return lambda session, key: claims.claim(session, _holding(session, asked, token), given, call_key=key)
+        return lambda session, key: claims.claim(
+            session, _holding(session, asked, token), given, call_key=key, counts=counts
+        )
     if len(payloads) != len(given):
         raise Refusal("bad_request", f"payloads: {len(payloads):,} for {len(given):,} items")
     pairs = list(zip(given, payloads, strict=True))
     return lambda session, key: claims.claim(
-        session, _holding(session, asked, token), pairs, key=itemgetter(0), payload=itemgetter(1), call_key=key
+        session,
+        _holding(session, asked, token),
+        pairs,
+        key=itemgetter(0),
+        payload=itemgetter(1),
+        call_key=key,
+        counts=counts,
     )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "Checkpointed",
     "Claimed",
     "Committed",
+    "Counts",
     "Detail",
     "Dropped",
     "Error",
@@ -106,12 +107,21 @@ class WasThere(BaseModel):
     seen: int = Field(description="items that were there")
 
 
+class Counts(BaseModel):
+    """What a claimed item has been through before."""
+
+    index: int = Field(description="its position in `items`, from 0")
+    failures: int = Field(description="how many times it was released as failed")
+    lapses: int = Field(description="how many holders of it have died")
+
+
 class Claimed(BaseModel):
     """The age of each item before it was claimed, and whether it is in the holder's hands now."""
 
     filter: _Filter
     ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in hand")
     claimed: list[bool] = Field(description="true: in the holder's hands now")
+    counts: list[Counts] = Field(description="of those claimed items that have any")
     total: _Total
     unique: int = Field(description="items that were claimed")
 

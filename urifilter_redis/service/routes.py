@@ -74,7 +74,7 @@ EXAMPLES = {
     "remove": Example({"items": [_A]}, _OF | {"was_there": [True], "total": 1, "seen": 1}),
     "claim": Example(
         {"items": [_D, _E], "holder": _HOLDER},
-        _OF | {"ages": [0, 0], "claimed": [True, True], "total": 2, "unique": 2},
+        _OF | {"ages": [0, 0], "claimed": [True, True], "counts": [], "total": 2, "unique": 2},
     ),
     "commit": Example(
         {"items": [_D], "holder": _HOLDER}, _OF | {"ages": [0], "committed": [True], "total": 1, "unique": 1}
