@@ -215,16 +215,40 @@ def test_pauses(mine, clock):
     assert mine.may_reclaim
 
 
+def test_pauses_while_others_have_something(mine, clock):
+    """They stay below a third of the lease, however many there were, and differ; then they begin anew."""
+    for _ in range(5):
+        mine.note_round(0)
+    mine.note_figures(0, 1, clock.now + 600)
+    ends = []
+    for _ in range(20):
+        mine.note_round(0)
+        ends.append(mine._next_round - clock.now)
+    assert 10 <= min(ends) < max(ends) <= 20
+    assert mine.outstanding() == Outstanding(1, 600)
+    mine.note_figures(0, 0, None)
+    mine.note_round(0)
+    clock.now += 20
+    assert mine.may_reclaim
+
+
 def test_a_pause_ends_when_something_is_due(mine, clock):
-    """Not before a third of the lease; ``outstanding`` says when."""
+    """Not before a sixth of the lease; ``outstanding`` says when."""
+    mine.note_figures(0, 1, clock.now + 9.95)
     mine.note_round(0)
-    mine.note_round(0)
-    mine.note_figures(0, 1, clock.now + 35)
-    mine.note_round(0)
-    assert mine.outstanding() == Outstanding(1, pytest.approx(35 + holdings.AFTER_DUE))
+    assert mine.outstanding() == Outstanding(1, pytest.approx(9.95 + holdings.AFTER_DUE))
     mine.note_figures(0, 1, clock.now + 5)
     mine.note_round(0)
-    assert mine.outstanding() == Outstanding(1, pytest.approx(20))
+    assert mine.outstanding() == Outstanding(1, pytest.approx(10))
+
+
+def test_what_is_due_later_does_not_count(mine, clock):
+    """A crawl need not wait for what was released for a week."""
+    mine.note_figures(0, 3, clock.now + 7000)
+    assert mine.outstanding() == mine.outstanding(within=7000) == Outstanding(3, 7000)
+    assert not mine.outstanding(within=6999)
+    mine.note_figures(1, 1, clock.now + 50)
+    assert mine.outstanding(within=60) == Outstanding(4, 50)
 
 
 def test_a_hand_without_pauses(clock):
@@ -241,7 +265,11 @@ def test_the_longest_lease_pauses_for_ten_minutes(clock):
     mine = Holdings(3600.0)
     mine.note_figures(0, 1, clock.now + 5)
     mine.note_round(0)
-    assert mine.outstanding() == Outstanding(1, 600)
+    assert 300 <= mine.outstanding().due <= 600
+    mine.note_figures(0, 0, None)
+    mine.note_round(0)
+    clock.now += 599
+    assert not mine.may_reclaim
 
 
 def test_ones_own_release_ends_a_pause(mine, clock):

@@ -202,8 +202,8 @@ class AsyncClaims(AsyncBaseClaims):
     async def reclaim(self, limit: int = 100) -> list[Claim]:
         """Take in hand what dead holders had, and what was released and is due.
 
-        After a call that found nothing, calls find nothing without asking the server, until the next item is due: for a
-        third of the lease to ten minutes.
+        After a call that found nothing, calls find nothing without asking the server for a third of the lease at most
+        while others have something in hand; otherwise for up to ten minutes.
 
         Args:
             limit: the most items.
@@ -233,10 +233,14 @@ class AsyncClaims(AsyncBaseClaims):
             self._holdings.leave_all(found)
             raise
 
-    async def outstanding(self) -> Outstanding:
+    async def outstanding(self, within: float | None = None) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
 
         The figures are those of the last ``reclaim``, if that was within a third of the lease.
+
+        Args:
+            within: seconds, more than a lease: if the next may be due later only, as of items that were released with a
+                long delay, the answer is false. None: however late it may be.
 
         Raises:
             UriFilterError: the server failed.
@@ -248,7 +252,7 @@ class AsyncClaims(AsyncBaseClaims):
         self._check_open()
         if self._holdings.figures_are_old:
             await self._run(self._backend.read_outstanding())
-        return self._holdings.outstanding()
+        return self._holdings.outstanding(within)
 
     async def close(self, delay: float = 0) -> None:
         """Give back what is left, to be offered again after ``delay`` seconds, and beat no more.

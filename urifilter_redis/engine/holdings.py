@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import random
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -37,7 +38,7 @@ CLAIM_COMMANDS = ("claim", "commit", "release")
 #: A holder beats at this share of its lease, where it has made no other call.
 BEATS = 1 / 3
 
-#: Seconds of the longest pause between two rounds of reclaims.
+#: Seconds of the longest pause between two rounds of reclaims, while others have nothing in hand.
 LONGEST_PAUSE = 600.0
 
 #: Seconds after the next lapse is due at which the next round may find it: the clocks are read at different moments.
@@ -292,26 +293,32 @@ class Holdings:
         self._next_round = min(self._next_round, monotonic() + delay + AFTER_DUE)
 
     def note_round(self, found: int) -> None:
-        """Note the end of a round; after one that found nothing the next comes after a pause, which doubles each time.
+        """Note the end of a round; after one that found nothing the next comes after a pause.
 
-        It comes no later than the next lapse is due, and no sooner than after a third of the lease.
+        The pause is a third of the lease. While others have nothing in hand it doubles each time. While they have
+        something, they may release it at any moment: then the pause is shorter, by chance, so that idle holders do not
+        look all at once; and it ends, but not before its half, when the next lapse is due.
         """
         if found or not self._pauses:
             self._pause = self._next_round = 0.0
             return
-        now, least = monotonic(), min(self.beat_interval, LONGEST_PAUSE)
-        self._pause = min(max(least, 2 * self._pause), LONGEST_PAUSE)
+        now, third = monotonic(), min(self.beat_interval, LONGEST_PAUSE)
         due = self._first_lapse()
-        pause = self._pause if due is None else max(least, min(self._pause, due + AFTER_DUE - now))
+        if due is None:
+            self._pause = pause = min(max(third, 2 * self._pause), LONGEST_PAUSE)
+        else:
+            self._pause = 0.0
+            pause = max(third / 2, min(random.uniform(third / 2, third), due + AFTER_DUE - now))  # noqa: S311 - no secret
         self._next_round = now + pause
 
-    def outstanding(self) -> Outstanding:
-        """Return the sum of the last figures."""
+    def outstanding(self, within: float | None = None) -> Outstanding:
+        """Return the sum of the last figures; nothing, if nothing is due ``within`` so many seconds."""
         others = sum(each.others for each in list(self._figures.values()))
-        if others == 0:
-            return Outstanding(0, None)
         now = monotonic()
-        return Outstanding(others, max(0.0, (self._first_lapse() or now) - now, self._next_round - now))
+        wait = max(0.0, (self._first_lapse() or now) - now)
+        if others == 0 or (within is not None and wait > within):
+            return Outstanding(0, None)
+        return Outstanding(others, max(wait, self._next_round - now))
 
     def _first_lapse(self) -> float | None:
         """Return when the first of the other holders dies, by ``monotonic``; None if there is none."""
