@@ -1,17 +1,18 @@
-"""``claim``, ``commit``, ``release``, ``reclaim`` and ``beat``: lines that a shell has in hand until they are final."""
+"""``claim``, ``commit``, ``release``, ``reclaim`` and ``beat``: lines that a shell has in hand; and lists of claims."""
 
 from __future__ import annotations
 
 import codecs
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
+from urifilter_redis import UriFilter
 from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.claiming.base import Beating
 from urifilter_redis.engine.holdings import BEATS, ClaimOptions
@@ -24,13 +25,17 @@ from .common import (
     NOTHING_DUE,
     Decorator,
     Shared,
+    columns,
     counted,
+    filter_name,
+    moment,
     option_type,
     packed,
     pass_shared,
     print_json,
     say,
     seconds,
+    shared,
 )
 from .filters import yes_option
 from .line_commands import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
@@ -41,12 +46,12 @@ from .signals import Interrupted, Signals
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from urifilter_redis import Claim, Outstanding, UriFilter
+    from urifilter_redis import Claim, GivenUp, InHand, Outstanding
     from urifilter_redis.claiming.blocking import Claims
 
     from .lines import Window
 
-__all__ = ["beat", "claim", "commit", "reclaim", "release"]
+__all__ = ["beat", "claim", "claims", "commit", "given_up", "reclaim", "release"]
 
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has
 #: ended.
@@ -341,6 +346,66 @@ def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) 
         click.echo(f"{counted(in_hand, 'item')} in hand (filter {name})")
     if not in_hand:
         raise click.exceptions.Exit(NOTHING_IN_HAND)
+
+
+@click.command()
+@click.argument("name", type=filter_name)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most items.")
+@shared
+@pass_shared
+def claims(options: Shared, name: str, limit: int) -> None:
+    """List what is in hand in a filter: the item, its holder, failures, lapses, and the seconds of its lease.
+
+    \b
+    Example:
+      urifilter claims news
+    """
+    with UriFilter.open(name, **options.filter()) as news:
+        found = news.in_hand(limit)
+    if options.json:
+        print_json([asdict(each) | _json_values(each) for each in found])
+        return
+    rows = [(_shown(each.item), each.holder, each.failures, each.lapses, round(each.lease)) for each in found]
+    columns(("item", "holder", "failures", "lapses", "lease"), rows)
+
+
+@click.command("given-up")
+@click.argument("name", type=filter_name)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most items.")
+@click.option("--retry", is_flag=True, help="Offer all of them once more, by reclaim, in place of listing them.")
+@shared
+@pass_shared
+def given_up(options: Shared, name: str, limit: int, *, retry: bool) -> None:
+    """List what was given up in a filter, the latest first: the time, the item, failures, lapses and the reason.
+
+    \b
+    Example:
+      urifilter given-up news
+    """
+    with UriFilter.open(name, **options.filter()) as news:
+        if retry:
+            count = news.retry_given_up()
+            if options.json:
+                print_json({"filter": name, "offered": count})
+            else:
+                click.echo(f"{counted(count, 'item')} offered once more (filter {name})")
+            return
+        found = news.given_up(limit)
+    if options.json:
+        print_json([asdict(each) | _json_values(each) for each in found])
+        return
+    rows = [(moment(each.at), _shown(each.item), each.failures, each.lapses, each.reason) for each in found]
+    columns(("given up", "item", "failures", "lapses", "reason"), rows)
+
+
+def _json_values(found: InHand | GivenUp) -> dict[str, Any]:
+    return {"item": _json_value(found.item), "payload": _json_value(found.payload)}
+
+
+def _shown(item: Any) -> str:
+    """Return an item as a cell of a table."""
+    text = _json_value(item)
+    return text if isinstance(text, str) and text.isprintable() else json.dumps(text)
 
 
 def _reclaim(mine: Claims, limit: int, *, as_json: bool) -> tuple[list[tuple[bytes, Claim]], int]:

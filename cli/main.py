@@ -32,6 +32,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "claims",
         "Print the lines of files, or of stdin, that are neither seen nor in hand, and take them in hand.",
     ),
+    "claims": (
+        "claims",
+        "List what is in hand in a filter: the item, its holder, failures, lapses, and the seconds of its lease.",
+    ),
     "commit": (
         "claims",
         "Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.",
@@ -42,6 +46,10 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
     "forget": ("items", "Make the lines of files, or of stdin, new again."),
+    "given-up": (
+        "claims",
+        "List what was given up in a filter, the latest first: the time, the item, failures, lapses and the reason.",
+    ),
     "import": ("importing", "Insert the members of a Redis set, or the lines of files or of stdin, into a filter."),
     "info": ("filters", "Show a filter's configuration and state, and each live slice, newest first."),
     "list": ("filters", "List the filters."),
@@ -80,7 +88,8 @@ class _Commands(Mapping[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         module = importlib.import_module(f".{_COMMANDS[name][0]}", __package__)
         started()
-        return cast("click.Command", getattr(module, name if hasattr(module, name) else f"{name}_"))
+        attribute = name.replace("-", "_")
+        return cast("click.Command", getattr(module, attribute if hasattr(module, attribute) else f"{attribute}_"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_COMMANDS)

@@ -8,7 +8,9 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7…] slices: the live slices, from oldest to newest
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
@@ -28,9 +30,9 @@
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
-local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, false
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 9, false
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 7, math.floor(6 + (#ARGV - 6) / 2), 5, false
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
 local MOST_KEPT = 256 * 1024 -- bytes: what reclaim answers at most; clients send at most 128 KiB an item
@@ -90,6 +92,7 @@ end
 -- @include "_time.lua" written
 -- @include "_$layout.lua" common has
 -- @include "_leases.lua" entries
+-- @include "_given_up.lua" read delete
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
@@ -136,7 +139,7 @@ end
 -- A user may lack the right to a command: so all are tried before the first write.
 if changed_nothing then write_when_full(KEYS[1]) end
 try_beating()
-call('HDEL', LEASES, '')
+try_noting()
 if #again > 0 then
   local key = KEYS[#KEYS]
 
@@ -156,6 +159,9 @@ if taken > 0 then
   if #long > 0 then call('HDEL', LEASES, unpack(long)) end
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
+  for digest in pairs(next(notes) and entries or {}) do -- it was given up, and has expired since
+    if entries[digest] == own then delete_note(digest) end
+  end
 end
 local fresh, moved, first_written = 0, {}, string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
 if #again > 0 then call('HSET', KEYS[1], 'written', time_written(written, now)) end

@@ -1,5 +1,6 @@
 -- commit: make items in hand final: they are inserted, whoever has them.
--- An item in nobody's hands is inserted if it has not been seen, as insert does.
+-- An item in nobody's hands is inserted if it has not been seen, as insert does. With a note items are given up: only
+-- those that this holder has in hand are inserted, and a note about each is kept.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -7,7 +8,9 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7…] slices: the live slices, from oldest to newest
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
@@ -16,24 +19,32 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
--- ARGV[7…] items: at most 500 digests, all of this shard (for a quick call 250)
+-- ARGV[7] note: - for none; or + and the reason why the items are given up, at most 200 bytes
+-- ARGV[8…] items: at most 500 digests, all of this shard (for a quick call 250)
 --
--- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice.
+-- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice; with a note:
+--   -1 = this holder did not have it in hand, and nothing is done.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
-local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 7, true
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
-local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 7, #ARGV, 5, true
+local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 9, true
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 8, #ARGV, 5, true
+local MOST_REASON, MOST_NOTES = 200, 1024 * 1024 -- bytes: of a reason, and of all notes of a shard
+local OLDEST_A_CALL = 1000 -- notes; more than so many small ones may have to go for a long one
 
 -- @include "_items.lua" read
 -- @include "_holder.lua" read beat
 -- @include "_try.lua" when_full
 
 if max_age ~= 0 then return redis.error_reply('BADARG max_age is 0 here') end
-local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
+local reason = string.match(ARGV[7], '^%+(.*)$')
+if (ARGV[7] ~= '-' and not reason) or (reason and (not own or #reason > MOST_REASON)) then
+  return redis.error_reply('BADARG a note is -; or + and at most 200 bytes, from a holder')
+end
+local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6], ARGV[7] }, ' ')
 
 -- @include "_shard.lua" identity meta
 
@@ -51,21 +62,33 @@ end
 -- @include "_time.lua" written
 -- @include "_$layout.lua" common has
 -- @include "_leases.lua" entries take_out
+-- @include "_given_up.lua" read delete
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
 -- @include "_age.lua" age
 
--- All items of a call that changed nothing were seen. Items that have expired since count as seen.
+-- All items of a call that changed nothing were seen. Items that have expired since count as seen. Of a call with a note
+-- none was in this holder's hands.
 if changed_nothing then
   for i = 1, count do
-    local age = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
-    ages[i] = age > 0 and age or oldest_age
+    local age = reason and -1 or age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
+    ages[i] = age ~= 0 and age or oldest_age
   end
   return repeated(ages)
 end
 
 -- @include "_count.lua" room
+
+-- What is noted about the items that are given up: failures, lapses, reason, and what is kept of them.
+local made, noted = {}, {}
+local oldest = reason and call('ZRANGE', GIVEN_UP_AT, 0, OLDEST_A_CALL - 1) or {}
+for digest, entry in pairs(reason and entries or {}) do
+  if entry then
+    local kept = #entry > SHORT and string.sub(entry, SHORT + 1) or call('HMGET', LEASES, digest .. '+')[1] or ''
+    made[digest] = string.sub(entry, 9, SHORT) .. string.char(#reason) .. reason .. kept
+  end
+end
 
 write_when_full(KEYS[1])
 if own then try_beating() end
@@ -81,8 +104,14 @@ for i = 1, count do
   local entry = entries[digest]
   local forgotten = any_forgotten and call('ZSCORE', KEYS[3], digest)
   local wrote, age, missing = false, 0, 0
-  if not entry and not forgotten then age = age_in(d0, d1, d2, d3) end
-  for n = first_written, (age == 0 or last_seen) and #KEYS or 0 do
+  -- What the bitmaps lack after a restore is inserted again, whoever has it now.
+  local skipped = reason and not recorded and (not entry or string.sub(entry, 1, 8) ~= own)
+  if skipped then
+    age, entry, forgotten = -1, nil, nil
+  elseif not entry and not forgotten then
+    age = age_in(d0, d1, d2, d3)
+  end
+  for n = first_written, (age == 0 or (last_seen and not skipped)) and #KEYS or 0 do
     local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
 
 -- @include "_$layout.lua" test
@@ -94,6 +123,7 @@ for i = 1, count do
       tried = true
       call('ZREM', KEYS[3], '')
       try_taking()
+      try_noting()
 
 -- @include "_$layout.lua" try
 
@@ -112,6 +142,7 @@ for i = 1, count do
   end
   if forgotten then call('ZREM', KEYS[3], digest) end
   if entry then take_out(digest, entry) end
+  if (entry and reason) or (notes[digest] and not reason) then noted[#noted + 1] = digest end
   if age == 0 or wrote then
     added = added + 1
     if age == 0 then
@@ -127,6 +158,31 @@ end
 if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 
 -- @include "_count.lua" count
+
+for _, digest in ipairs(noted) do
+  delete_note(digest)
+  if reason then
+    local time = time_ms()
+    local note = struct.pack('<d', time) .. made[digest]
+    notes[digest], note_bytes = note, note_bytes + #note + #digest
+    call('HSET', GIVEN_UP, digest, note, 'bytes', string.format('%.0f', note_bytes))
+    call('ZADD', GIVEN_UP_AT, string.format('%.0f', time), digest)
+  end
+end
+for _, some in ipairs({ oldest, noted }) do
+  for _, digest in ipairs(some) do
+    if note_bytes <= MOST_NOTES then break end
+    if some == noted or not made[digest] then
+      notes[digest] = call('HMGET', GIVEN_UP, digest)[1]
+      delete_note(digest)
+    end
+  end
+end
+if #noted > 0 then
+  local claimed, total = unpack(call('HMGET', KEYS[1], 'claimed', 'given_up'))
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (claimed or 0) + #noted),
+    'given_up', string.format('%.0f', (total or 0) + (reason and #noted or 0)))
+end
 
 local answers = added > 0 and ages or nil
 

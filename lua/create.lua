@@ -9,8 +9,10 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7] today
--- KEYS[8…] leftovers: slices that an earlier filter may have left
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9] today
+-- KEYS[10…] leftovers: slices that an earlier filter may have left
 --
 -- ARGV[1] step: make or finish
 -- ARGV[2] uid: the filter's uid
@@ -23,9 +25,10 @@
 -- @include "_shard.lua" keys identity
 -- @include "_time.lua" now
 
-local meta_key, today_key = KEYS[1], KEYS[7]
+local meta_key, today_key = KEYS[1], KEYS[9]
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local refusal = check_keys({ 'replies', 'forgotten', 'leases', 'hands', 'holders', 'today' }, '^history')
+local names = { 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at', 'today' }
+local refusal = check_keys(names, '^history')
 if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')
 
@@ -37,14 +40,14 @@ if step == 'finish' then
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
   if not existing then
-    for i = 7, #KEYS do
+    for i = 9, #KEYS do
       if redis.call('EXISTS', KEYS[i]) == 1 then
         return redis.error_reply('LOST meta is missing beside ' .. KEYS[i])
       end
     end
     local now = now_ms()
     redis.call('SETRANGE', today_key, 0, '') -- without effect: a refusal (rights, memory) must come before any write
-    redis.call('UNLINK', unpack(KEYS, 2, 6))
+    redis.call('UNLINK', unpack(KEYS, 2, 8))
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
   end

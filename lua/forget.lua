@@ -11,7 +11,9 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7…] slices: the live slices, from oldest to newest
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9…] slices: the live slices, from oldest to newest
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
@@ -31,8 +33,9 @@ local FIRST_ITEM, LAST_ITEM, SCOPE, INSERTS, repeated = 5, #ARGV, ARGV[3], false
 local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
 -- @if claims
-local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+local FIRST_SLICE = 9
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- @end if
 
 -- @include "_items.lua" read
@@ -49,6 +52,7 @@ local age_in, oldest_age
 -- @include "_time.lua" now changed forgotten
 -- @if claims
 -- @include "_leases.lua" entries take_out
+-- @include "_given_up.lua" read delete
 -- @end if
 
 -- @include "_call.lua" old_records
@@ -60,6 +64,7 @@ local function note() -- before the first change of a call, because a user may l
   if noted then return end
 -- @if claims
   if any_leases then try_taking() end
+  if next(notes) then try_noting() end
 -- @end if
   note_change()
   noted = true
@@ -79,6 +84,10 @@ for i = 1, count do
     note()
     take_out(digest, entry)
     was_there[i] = 1
+  end
+  if not changed_nothing and notes[digest] then
+    note()
+    delete_note(digest)
   end
 -- @end if
 end

@@ -9,7 +9,8 @@
 --                                 closed slices of the window, as "epoch:opened:closed:inserted …"), oldest (epoch);
 --                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
---                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases);
+--                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases and
+--                                 notes), given_up (how many items were given up in all);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);
 --                                 restored (last sign of life of a restore, ms; it stays);
@@ -22,6 +23,9 @@
 --                                 bytes that stands in the field digest and "+"
 --   urifilter:{news:0}:hands      sorted set, all scores 0: holder and digest
 --   urifilter:{news:0}:holders    sorted set: holder -> until when it lives, ms
+--   urifilter:{news:0}:given_up   hash: digest -> the note about an item that was given up (see _given_up.lua); bytes ->
+--                                 the bytes of all notes, at most 1 MiB
+--   urifilter:{news:0}:given_up_at  sorted set: digests that have a note, scored by its time, ms
 --   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)
 --   urifilter:{news:0}:history    bitmap: rolling: all slices older than today that have not expired, merged
 --   urifilter:{news:0}:history_1  bitmap: the newest closed slice; history_2 … are older (rolling: history_1 exists

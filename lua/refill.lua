@@ -11,18 +11,21 @@
 -- KEYS[6] leases
 -- KEYS[7] hands
 -- KEYS[8] holders
--- KEYS[9…] slices: allocate, piece: one slice; remove: the keys to remove; else none
+-- KEYS[9] given_up
+-- KEYS[10] given_up_at
+-- KEYS[11…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
 -- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when
---   the clock was ahead, counts as made now), forget, unforget, or leases (entries, unless there is one; and all
---   that hands and holders have of them)
+--   the clock was ahead, counts as made now), forget, unforget, leases (entries, unless there is one; and all
+--   that hands and holders have of them), or notes (unless there is one)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders
 --   live; else 0
 -- ARGV[5] number: the number of this step of this restorer; later ones have higher numbers
 -- ARGV[6…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
---   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn
+--   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn;
+--   notes: digest and note in turn
 --
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
@@ -33,11 +36,11 @@
 -- @include "_restorer.lua" fence
 -- @include "_time.lua" written
 
-local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9]
-local leases_key, hands_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
+local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[11]
+local leases_key, hands_key, holders_key, given_up_key, given_up_at_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local step, uid, token, offset, number, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'hands', 'holders' }
-local refusal = check_keys(names, '^[thfl]%a*_?%w*$') or fence_restorer(uid, token)
+local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local refusal = check_keys(names, '^[tghfl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if number < tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0) then
   return redis.error_reply('BADPHASE the step comes once more, after a later one')
@@ -63,7 +66,7 @@ elseif step == 'piece' then
     redis.call('HSET', KEYS[1], 'written', time_written(redis.call('HGET', KEYS[1], 'written')))
   end
 elseif step == 'remove' then
-  redis.call('UNLINK', unpack(KEYS, 9))
+  redis.call('UNLINK', unpack(KEYS, 11))
 elseif step == 'replies' then
   for i = 6, #ARGV, 2 do
     local there = redis.call('HGET', replies_key, ARGV[i])
@@ -94,8 +97,18 @@ elseif step == 'leases' then
       redis.call('ZADD', holders_key, till, string.sub(there, 1, 8))
     end
   end
+elseif step == 'notes' then
+  local bytes = tonumber(redis.call('HGET', given_up_key, 'bytes') or 0)
+  for i = 6, #ARGV, 2 do
+    local digest, note = ARGV[i], ARGV[i + 1]
+    if not redis.call('HGET', given_up_key, digest) then
+      bytes = bytes + #digest + #note
+      redis.call('HSET', given_up_key, digest, note, 'bytes', string.format('%.0f', bytes))
+      redis.call('ZADD', given_up_at_key, string.format('%.0f', struct.unpack('<d', note)), digest)
+    end
+  end
 else
-  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget, unforget and leases')
+  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget, unforget, leases and notes')
 end
 beat()
 return 1

@@ -1,11 +1,13 @@
 -- release: give back what is in hand, to be offered again after a delay.
--- Until then a nobody has it, and nobodies do not die.
+-- Until then a nobody has it, and nobodies do not die. Or offer once more what was given up.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] leases
 -- KEYS[4] hands
 -- KEYS[5] holders
+-- KEYS[6] given_up
+-- KEYS[7] given_up_at
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
@@ -15,17 +17,20 @@
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
 -- ARGV[7] nobody: 16 hex digits that begin with 00, drawn for this call
 -- ARGV[8] delay: the ms before the items are offered again; at most 600000
--- ARGV[9] failed: 1 to count a failure of each item, else 0
+-- ARGV[9] failed: 1 to count a failure of each item, else 0; again: offer items that have a note and that nobody has in
+--   hand, without failures and lapses, and delete the note
 -- ARGV[10…] items: at most 500 digests, all of this shard (for a quick call 250)
 --
--- Reply: an array of one integer an item: 1 = it was in the holder's hands and is given back, 0 = it was not.
+-- Reply: an array of one integer an item: 1 = it was in the holder's hands and is given back, 0 = it was not; again:
+--   1 = it had a note.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call = redis.call
 local uid, base, FIRST_ITEM, LAST_ITEM, HOLDER = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 10, #ARGV, 5
 local INSERTS = false
-local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
+local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local IN_ENTRY = 1024 -- as in claim
 local refusal
 
 -- @include "_items.lua" read
@@ -37,8 +42,8 @@ if not string.find(nobody, '^00' .. string.rep('%x', 14) .. '$') then
   return redis.error_reply('BADARG a nobody is 16 hex digits that begin with 00')
 elseif not delay or delay < 0 or delay > MOST_DELAY or delay % 1 ~= 0 then
   return redis.error_reply('BADARG a delay is 0 to ' .. MOST_DELAY .. ' ms')
-elseif max_age ~= 0 or (failed ~= '0' and failed ~= '1') then
-  return redis.error_reply('BADARG max_age is 0, and failed is 0 or 1')
+elseif max_age ~= 0 or (failed ~= '0' and failed ~= '1' and failed ~= 'again') then
+  return redis.error_reply('BADARG max_age is 0, and failed is 0, 1 or again')
 end
 local SCOPE = table.concat({ ARGV[5], ARGV[6], ARGV[8], failed }, ' ')
 
@@ -53,14 +58,26 @@ end
 
 -- @include "_call.lua" id
 -- @include "_leases.lua" entries
+-- @include "_given_up.lua" read delete
 
 nobody = from_hex(nobody)
-local given, old, fields, members = {}, {}, {}, {}
+local given, old, fields, members, retried = {}, {}, {}, {}, {}
 for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry = not changed_nothing and entries[digest]
+  local note = failed == 'again' and not changed_nothing and not entries[digest] and notes[digest]
   given[i] = 0
-  if entry and (not own or string.sub(entry, 1, 8) == own) then
+  if note then
+    local made, kept = nobody .. struct.pack('<I2I2', 0, 0), string.sub(note, 14 + string.byte(note, 13))
+    if #kept > IN_ENTRY then
+      fields[#fields + 1], fields[#fields + 2] = digest .. '+', kept
+    else
+      made = made .. kept
+    end
+    fields[#fields + 1], fields[#fields + 2] = digest, made
+    members[#members + 1], members[#members + 2] = 0, nobody .. digest
+    retried[#retried + 1], entries[digest], given[i] = digest, made, 1
+  elseif entry and failed ~= 'again' and (not own or string.sub(entry, 1, 8) == own) then
     local failures, lapses, after = struct.unpack('<I2I2', entry, 9)
     if failed == '1' and failures < 65535 then failures = failures + 1 end
     old[#old + 1] = string.sub(entry, 1, 8) .. digest
@@ -73,19 +90,24 @@ end
 
 write_when_full(KEYS[1])
 try_beating()
-local adds_holder = #old > 0
+try_noting()
+local adds_holder, changes = #members > 0, #members / 2
+clock = clock or time_ms()
 
 -- @include "_call.lua" old_records
 -- @include "_holder.lua" tidy
 
-if #old > 0 then
-  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #old))
-  call('ZREM', HANDS, unpack(old))
+if changes > 0 then
+  call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + changes))
+  if #old > 0 then call('ZREM', HANDS, unpack(old)) end
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
   call('ZADD', HOLDERS, string.format('%.0f', clock + delay), nobody)
+  for _, digest in ipairs(retried) do
+    delete_note(digest)
+  end
 end
-local answers = #old > 0 and given or nil
+local answers = changes > 0 and given or nil
 
 -- @include "_call.lua" record
 

@@ -12,7 +12,9 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7…] slices: today
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9…] slices: today
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
@@ -31,8 +33,9 @@ local FIRST_ITEM, LAST_ITEM, SCOPE, INSERTS, repeated = 5, #ARGV, ARGV[3], false
 local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
 -- @if claims
-local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
+local FIRST_SLICE = 9
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- @end if
 
 -- @include "_items.lua" read
@@ -46,6 +49,7 @@ local LEASES, HANDS, HOLDERS = KEYS[4], KEYS[5], KEYS[6]
 -- @include "_try.lua" when_full
 -- @if claims
 -- @include "_leases.lua" entries take_out
+-- @include "_given_up.lua" read delete
 -- @end if
 
 local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
@@ -56,6 +60,7 @@ local function note() -- before the first change of a call, because a user may l
   if noted then return end
 -- @if claims
   if any_leases then try_taking() end
+  if next(notes) then try_noting() end
 -- @end if
   note_change()
   noted = true
@@ -74,6 +79,10 @@ for i = 1, count do
     note()
     take_out(digest, entry)
     was_there[i] = 1
+  end
+  if not changed_nothing and notes[digest] then
+    note()
+    delete_note(digest)
   end
 -- @end if
   if not changed_nothing and not forgotten and not entry then

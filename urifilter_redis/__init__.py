@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.protocol.claims import GivenUp, InHand
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
@@ -65,6 +66,8 @@ __all__ = [
     "FilterInfo",
     "FilterNotFound",
     "FilterSettings",
+    "GivenUp",
+    "InHand",
     "NearCacheInfo",
     "Outstanding",
     "OverCapacity",
@@ -99,6 +102,8 @@ _PLACES = {
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",
+    "GivenUp": "protocol.claims",
+    "InHand": "protocol.claims",
     "NearCacheInfo": "engine.near_cache",
     "Outstanding": "engine.holdings",
     "Restored": "engine.session",

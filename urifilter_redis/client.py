@@ -26,11 +26,11 @@ from urifilter_redis.engine.batch import (
 from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows import claims, dropping, items, lifecycle, reclaim, rotation
+from urifilter_redis.flows import claims, dropping, given_up, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.claims import NO_HOLDER
+from urifilter_redis.protocol.claims import NO_HOLDER, check_limit
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 from urifilter_redis.transport.url import READS
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.protocol.claims import GivenUp, InHand
 
 __all__ = ["UriFilter"]
 
@@ -625,6 +626,63 @@ class UriFilter(BlockingBaseClient):
         """
         claim_options = claims.options_of_release(NO_HOLDER, delay, failed=failed)
         return self._run(claims.finish(self._session, RELEASE, listed(uris), claim_options, key))
+
+    def in_hand(self, limit: int = 100) -> list[InHand]:
+        """Return items that somebody has in hand, with their holders and counts; in no order.
+
+        Items that were released are not among them until somebody reclaims them.
+
+        Args:
+            limit: the most items.
+
+        Raises:
+            ValueError: the limit is no number of items.
+            SliceLost: an entry cannot be read.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.in_hand()
+            []
+        """
+        check_limit(limit)
+        return self._run(given_up.in_hand(self._session, limit))
+
+    def given_up(self, limit: int = 100) -> list[GivenUp]:
+        """Return items that were given up, the latest first; see ``give_up`` of claims.
+
+        Args:
+            limit: the most items.
+
+        Raises:
+            ValueError: the limit is no number of items.
+            SliceLost: a note cannot be read.
+            UriFilterError: any other of the tree in ``errors``.
+
+        Example:
+            >>> news.given_up()
+            []
+        """
+        check_limit(limit)
+        return self._run(given_up.given_up(self._session, limit))
+
+    def retry_given_up(self, uris: Iterable[Any] | None = None, *, key: Key = None) -> int:
+        """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
+
+        Args:
+            uris: any number of items; those that were not given up stay as they are. None: all that have a note.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was done.
+            TypeError: one string was given instead of a list.
+            UriFilterError: any other of the tree in ``errors``. The call may be repeated.
+
+        Example:
+            >>> news.retry_given_up()
+            0
+        """
+        items = None if uris is None else listed(uris)
+        return self._run(given_up.retry(self._session, items, key))
 
     def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

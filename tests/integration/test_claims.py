@@ -108,6 +108,79 @@ def test_what_a_claimed_item_has_been_through(news, other):
         mine.claimed("a")
 
 
+def test_what_somebody_has_in_hand(clients, any_server):
+    """Listed with its holder, counts, and what is left of the lease; what was released is not there."""
+    news = clients.create("news", redis=any_server.url, **PRECISE, shards=3)
+    with news.claims() as mine, news.claims(lease=5) as theirs:
+        mine.claim_many(["a", "b"], payload=lambda _: "x" * 2000)
+        mine.release(["a"], failed=True)
+        assert theirs.claim("a") is True
+        mine.claim_many(map(str, range(20)))
+        mine.release(["19"])
+        found = {each.item: each for each in news.in_hand()}
+        assert set(found) == {"a", "b", *map(str, range(19))}
+        assert (found["a"].holder, found["a"].payload, found["a"].failures) == (theirs.holder, "a", 1)
+        assert (found["b"].holder, found["b"].payload, found["b"].lapses) == (mine.holder, "x" * 2000, 0)
+        assert found["a"].lease <= 5 < found["b"].lease <= 60
+        assert len(news.in_hand(limit=7)) == 7
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_giving_up(clients, server, settings):
+    """It is final, listed with its counts, and offered once more when somebody wants that."""
+    news = clients.create("news", redis=server.url, **PRECISE | settings)
+    other = clients.open("news", redis=server.url)
+    with news.claims() as mine, other.claims() as theirs:
+        assert mine.claim("a", payload={"depth": 2}) is True
+        assert mine.claim_many(["b", "c"]) == [True, True]
+        mine.release(["b"], failed=True)
+        assert mine.claim("b") is True
+        assert theirs.give_up(["a", "never"]) == [False, False]
+        assert mine.give_up([["b"], ["a"], ["b"]], "ü" * 150, key=lambda each: each[0]) == [True, True, False]
+        assert [each.item for each in mine.held] == ["c"]
+        assert theirs.claim_many(["a", "b"]) == [False, False]
+        assert other.contains_many(["a", "b"]) == [True, True]
+        found = {each.item: each for each in other.given_up()}
+        assert [(each.payload, each.failures, each.lapses) for each in map(found.get, "ab")] == [
+            ({"depth": 2}, 0, 0),
+            ("b", 1, 0),
+        ]
+        assert {each.reason for each in found.values()} == {"ü" * 100}
+        assert len(other.given_up(limit=1)) == 1
+        assert other.info().claims.given_up == 2
+        assert other.retry_given_up(["a", "c", "never"]) == 1
+        assert theirs.reclaim() == [Claim("a", {"depth": 2})]
+        assert [each.item for each in news.given_up()] == ["b"]
+        assert theirs.commit(["a"]) == [True]
+        assert news.retry_given_up() == 1
+        assert theirs.claim("b") is True
+        assert theirs.claimed(["b"]) == [Claim("b", "b")]
+        assert theirs.give_up(["b"]) == [True]
+        news.forget(["b"])
+        assert news.given_up() == []
+    for wrong in (0, True, "1"):
+        with pytest.raises(ValueError, match="limit is a number of items"):
+            news.given_up(wrong)
+
+
+def test_a_lost_reply_of_giving_up(any_server, clients):
+    """``retry=`` of the same method asks again; that of another one is refused."""
+    clients.create("news", redis=any_server.url, **PRECISE)
+    with Proxy(any_server.port) as proxy:
+        news = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=1, reply=0.5, total=1))
+        with news.claims(beats=False) as mine:
+            mine.claim_many(["a", "b"])
+            proxy.plan = lambda *_: Fault.CUT_AFTER
+            with pytest.raises(AnswerLost) as lost:
+                mine.give_up(["a"], "404")
+            assert lost.value.method == "give_up"
+            proxy.plan = lambda *_: Fault.PASS
+            with pytest.raises(ValueError, match="retry= takes what this very method raised"):
+                mine.commit(["a"], retry=lost.value)
+            assert mine.give_up(["a"], "404", retry=lost.value) == [True]
+            assert [each.reason for each in news.given_up()] == ["404"]
+
+
 def test_leaving_gives_back(news, other):
     """What is left is offered to others at once."""
     with news.claims() as mine:

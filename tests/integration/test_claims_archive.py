@@ -63,6 +63,31 @@ def test_into_an_empty_redis(any_server, folder, name):
     sound(folder)
 
 
+def test_notes_come_back(any_server, folder):
+    """What was given up stays so after a restore, with its note; giving up is a change for the next checkpoint."""
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
+        with news.claims() as mine:
+            mine.claim_many(range(20), payload=lambda item: LARGE if item else "short")
+            mine.give_up(range(10), "404")
+            news.checkpoint()
+            mine.give_up(range(10, 20), "500")
+        before = {each.item: each for each in news.given_up()}
+        assert news.checkpoint().shards > 0
+        admin.flushall()
+        with UriFilter.open("news", **where) as again:
+            assert {each.item: each for each in again.given_up()} == before
+            assert len(before) == 20
+            assert again.contains_many(range(20)) == [True] * 20
+            assert sum(int(admin.hget(again._session.keys.shard(n).meta, "given_up") or 0) for n in range(3)) == 20
+            assert again.retry_given_up() == 20
+            with again.claims() as other:
+                assert {each.item: each.payload for each in other.reclaim()} == dict(
+                    enumerate(["short"] + [LARGE] * 19)
+                )
+    sound(folder)
+
+
 def test_after_the_restore_everybody_has_a_lease(any_server, folder):
     """A holder that lives on beats; what a dead one had is reclaimed after the longest lease, with all of its text."""
     where = {"redis": any_server.url, "archive": folder}

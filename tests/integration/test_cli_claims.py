@@ -47,6 +47,32 @@ def urls(count: int) -> list[bytes]:
     return [b"https://example.com/some/longer/path/%d" % i for i in range(count)]
 
 
+def test_lists(news):
+    """What is in hand, and what was given up; and all of it once more."""
+    with news.claims() as mine:
+        mine.claim_many(["a b", {"x": [1]}, b"\xff", "c"])
+        mine.release(["c"], failed=True)
+        mine.claim("c")
+        out, _ = cli.run("claims", "news")
+        assert sorted(line.split("  ")[0] for line in out.decode().splitlines()[1:]) == [
+            '"\\udcff"',
+            "a b",
+            "c",
+            '{"x": [1]}',
+        ]
+        assert all(mine.holder in line for line in out.decode().splitlines()[1:])
+        mine.give_up(["c", b"\xff"], "404")
+        found = {each["item"]: each for each in json.loads(cli.run("--json", "given-up", "news")[0])}
+        assert (found["c"]["failures"], found["c"]["reason"]) == (1, "404")
+        out, _ = cli.run("given-up", "news", "--limit", "1")
+        assert out.decode().split()[-1] == "404"
+        out, _ = cli.run("given-up", "news", "--retry")
+        assert out == b"2 items offered once more (filter news)\n"
+        assert len(json.loads(cli.run("--json", "claims", "news")[0])) == 2
+        assert json.loads(cli.run("--json", "given-up", "news")[0]) == []
+        assert {each.item for each in mine.reclaim()} == {"c", b"\xff"}
+
+
 def joined(lines) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 

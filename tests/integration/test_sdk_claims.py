@@ -153,6 +153,15 @@ def test_what_a_claimed_item_has_been_through(api, news):
         assert other.claimed(["a"]) == [Claim("a", "a", failures=2)]
 
 
+def test_giving_up(api, news):
+    """Of what the object has in hand."""
+    with api.claims("news") as mine:
+        assert mine.claim_many(["a", "b"]) == [True, True]
+        assert mine.give_up(["a", "never"], "404") == [True, False]
+        assert [each.item for each in mine.held] == ["b"]
+        assert [(each.item, each.reason) for each in news.given_up()] == [("a", "404")]
+
+
 def test_retries_end(service, news):
     """``retry=`` gets the missing answers from the same object; another one refuses it."""
     with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:

@@ -72,6 +72,19 @@ def test_the_answers(service, news):
     assert mine("claim", items=["c", "b"]) == told | {"counts": [{"index": 1, "failures": 2, "lapses": 0}]}
 
 
+def test_giving_up(service, news):
+    """A commit with a reason: of what the holder has, with a note; nobody gives up for no holder."""
+    mine, other = Caller(service), Caller(service, OTHER)
+    mine("claim", items=["a", "b"])
+    other("claim", items=["c"])
+    told = {"ages": [0, -1], "committed": [True, False], "total": 2, "unique": 1}
+    assert mine("commit", items=["a", "c"], reason="404") == told
+    assert [(each.item, each.reason) for each in news.given_up()] == [("a", "404")]
+    refused = mine("commit", status=422, items=["b"], reason="", holder=None)
+    assert "only a holder gives items up" in refused["error"]
+    mine("release", status=422, items=["b"], reason="no field of it")
+
+
 def test_a_payload_of_null(service):
     """It is kept as it is; without payloads each item is its own."""
     mine = Caller(service)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from redis.exceptions import ResponseError
-from support.leases import hands_of, holders_of, leases_of
+from support.leases import given_up_of, hands_of, holders_of, leases_of
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
@@ -71,6 +71,8 @@ def test_wrong_arguments(shard):
         shard.made("claim", A, holding=Holding("1" * 15, 1), kept=[b""]),
         *(shard.made("claim", A, holding=Holding(ONE.holder, lease), kept=[b""]) for lease in (0, -1, HOUR + 1, 0.5)),
         shard.made("commit", A, holding=Holding(delay_holder, 1)),
+        shard.made("commit", A, holding=ONE, reason=b"r" * 201),
+        shard.made("commit", A, holding=NO_HOLDER, reason=b""),
         shard.made("release", A, holding=ONE, delay_holder=ONE.holder),
         shard.made("release", A, holding=ONE, delay_holder="00"),
         *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, TEN_MINUTES + 1)),
@@ -204,6 +206,61 @@ def test_a_claim_tells_failures_and_lapses(shard):
     assert shard.commit(ONE, A + B) == [0, 0]
     shard.ask("forget", A + B)
     assert shard.claim(ONE, A + B) == [0, 0]
+
+
+def test_giving_up(shard):
+    """A commit with a note, of what this holder has; a repeat has the same answers, and writes no second note."""
+    ids = [shard.call_id(slot) for slot in range(2)]
+    shard.claim(ONE, A + B, [b"kept", b"l" * 2000])
+    shard.release(ONE, A + B, failed=True)
+    shard.claim(ONE, A + B, [b"kept", b"l" * 2000])
+    shard.claim(TWO, C)
+    for _ in range(2):
+        assert shard.give_up(ONE, A + B + C + A, b"404", ids[0]) == [0, 0, -1, -1]
+        assert given_up_of(shard.client) == {A: (1, 0, b"404", b"kept"), B: (1, 0, b"404", b"l" * 2000)}
+    assert shard.ask("contains", A + B + C) == [1, 1, -1]
+    assert set(leases_of(shard.client)) == {C}
+    assert shard.meta()["given_up"] == "2"
+    refused(shard, shard.made("commit", A + B + C + A, ids[0], ONE), "BADARG")
+    assert shard.give_up(ONE, C, b"", ids[1]) == shard.give_up(ONE, C, b"", ids[1]) == [-1]
+    shard.claim(ONE, C)
+    assert shard.commit(TWO, C) == [0]
+    assert shard.meta()["given_up"] == "2"
+
+
+@pytest.mark.parametrize("layout", [("blocked", 12, 100), ("counting", 3, 300)])
+def test_what_deletes_a_note(client, layout):
+    """A commit, forget, remove, and a claim of an item that has expired; a checkpoint then finds a change."""
+    shard = Shard(client, geometry(*layout))
+    ways = [lambda: shard.commit(NO_HOLDER, A), lambda: shard.ask("forget", A)]
+    ways += [lambda: shard.ask("remove", A)] if layout[0] == "counting" else [lambda: expire(shard, A)]
+    for way in ways:
+        shard.ask("forget", A)
+        assert shard.claim(ONE, A + B)[0] == 0
+        assert shard.give_up(ONE, A, b"404") == [0]
+        before = [shard.meta().get(name) for name in ("claimed", "changed")]
+        way()
+        assert given_up_of(client) == {}
+        assert before != [shard.meta().get(name) for name in ("claimed", "changed")]
+
+
+def expire(shard, digest):
+    """Let all that was seen expire, and claim an item."""
+    shard.client.setrange(KEYS.slice("today"), 0, b"\0" * shard.config.bytes)
+    assert shard.claim(TWO, digest) == [0]
+
+
+def test_the_oldest_notes_go_first(shard):
+    """At most a mebibyte of them is kept; the total goes on."""
+    items = [md5(b"%d" % number) for number in range(30)]
+    for number, item in enumerate(items):
+        shard.claim(ONE, item, [b"k" * 60_000])
+        assert shard.give_up(ONE, item, b"%d" % number) == [0]
+        shard.client.zadd(KEYS.of_given_up[1], {item: number})
+    notes = shard.client.hgetall(KEYS.of_given_up[0])
+    assert set(notes) == {b"bytes", *items[-17:]}
+    assert int(notes[b"bytes"]) <= 1 << 20
+    assert shard.meta()["given_up"] == "30"
 
 
 def test_a_holders_own_lapsed_entries(shard):

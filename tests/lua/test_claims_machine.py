@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from redis.exceptions import ResponseError
 from support import servers
 from support.clock import Clock
-from support.leases import hands_of, holders_of, leases_of
+from support.leases import given_up_of, hands_of, holders_of, leases_of
 from support.model import Refused
 from support.model_claims import ClaimingShard, ModelEntry
 from support.shard import KEYS, Shard, geometry, md5
@@ -111,6 +111,14 @@ class Machine(RuleBasedStateMachine):
         answers = self.ask("commit", holding, digests, lambda: self.model.commit(*expected), packed=packed)
         self.became_final(digests, answers)
 
+    @rule(holding=holdings, digests=some, reason=st.sampled_from([b"", b"404", b"r" * 200]), packed=encodings)
+    def give_up(self, holding, digests, reason, packed):
+        expected = (whose(holding), holding.lease, digests, reason)
+        answers = self.ask(
+            "commit", holding, digests, lambda: self.model.commit(*expected), packed=packed, reason=reason
+        )
+        self.became_final(digests, answers)
+
     @rule(digests=some, packed=encodings, max_age=st.integers(0, 3))
     def insert(self, digests, packed, max_age):
         max_age = max_age if self.model.retention == "ring" else 0
@@ -127,6 +135,16 @@ class Machine(RuleBasedStateMachine):
         self.ask(
             "release", holding, digests, lambda: self.model.release(*expected, failed=failed), packed=packed, **how
         )
+
+    @rule(digests=some, delay=st.sampled_from(DELAYS), packed=encodings)
+    def retry(self, digests, delay, packed):
+        delay_holder = f"00{self.calls:014x}"
+        expected = (bytes.fromhex(delay_holder), delay, digests)
+        how = {"delay_holder": delay_holder, "delay": delay, "again": True}
+        answers = self.ask("release", NO_HOLDER, digests, lambda: self.model.retry(*expected), packed=packed, **how)
+        again = {digest for digest, answer in zip(digests, answers, strict=True) if answer == 1}
+        self.final -= again
+        self.to_fetch |= again
 
     @rule(holding=holdings, limit=st.sampled_from([1, 2, 3, 100]))
     def reclaim(self, holding, limit):
@@ -259,6 +277,8 @@ class Machine(RuleBasedStateMachine):
     def compare(self):
         leases, holders = leases_of(self.client), holders_of(self.client)
         assert self.model.leases == leases
+        assert self.model.given_up == given_up_of(self.client)
+        assert self.model.total == int(self.shard.meta().get("given_up", 0))
         having = {holder for holder, _ in hands_of(self.client)}
         assert having <= set(holders)
         for holder in having:  # from here on to the ms, because reclaim takes the earliest first

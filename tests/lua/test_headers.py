@@ -56,11 +56,13 @@ CALLS = [
     ("claim", claims.claim(CONFIG, KEYS, CLAIMED, "-", [DIGEST], [b"kept"], HOLDING)),
     ("commit", claims.commit(CONFIG, KEYS, CLAIMED, str(CALL_ID), DIGEST, HOLDING)),
     ("commit", claims.commit(CONFIG, KEYS, VIEW, "-", [DIGEST, DIGEST], claims.NO_HOLDER)),
+    ("commit", claims.commit(CONFIG, KEYS, VIEW, str(CALL_ID), DIGEST, HOLDING, b"why")),
     (
         "release",
         claims.release(CONFIG.uid, KEYS, str(CALL_ID), DIGEST, HOLDING, delay_holder=NO_HOLDER, delay=7, failed=True),
     ),
     ("release", claims.release(CONFIG.uid, KEYS, "-", [DIGEST, DIGEST], claims.NO_HOLDER, delay_holder=NO_HOLDER)),
+    ("release", claims.release(CONFIG.uid, KEYS, "-", DIGEST, HOLDING, delay_holder=NO_HOLDER, again=True)),
     ("reclaim", claims.reclaim(CONFIG.uid, KEYS, str(CALL_ID), HOLDING, 7)),
     ("beat", claims.beat(CONFIG.uid, KEYS, HOLDING)),
     ("create", calls.create("make", CONFIG, KEYS, CONFIG.to_meta(0, "idle"))),
@@ -105,9 +107,10 @@ ARGUMENTS = {
     "items": lambda v: v in {DIGEST, DIGEST.hex(), b"kept"},
     "holder": lambda v: v in {HOLDING.holder, "-"},
     "lease": lambda v: v in {HOLDING.lease, 0},
+    "note": lambda v: v in {"-", b"+why"},
     "nobody": lambda v: v == NO_HOLDER,
     "delay": lambda v: v in {7, 0},
-    "failed": lambda v: v in {1, 0},
+    "failed": lambda v: v in {1, 0, "again"},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
     "bytes": lambda v: v == CONFIG.bytes,
     "epoch": lambda v: v == STATE.epoch,
@@ -191,6 +194,6 @@ def test_the_key_schema_stands_in_insert():
     drawn = header(made("insert"))
     slices = map(KEYS.slice, ("today", "history", "history_1"))
     keys = (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.next, KEYS.archived(7), KEYS.merging[0], "urifilter:filters")
-    keys += KEYS.of_claims
+    keys += KEYS.of_claims + KEYS.of_given_up
     for key in (*keys, *slices):
         assert f"--   {key} " in drawn

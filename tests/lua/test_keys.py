@@ -79,16 +79,17 @@ FIXED = {
     **dict.fromkeys(("contains", "expire", "store", "turn", "restore"), 2),
     "build": 4,
     "merge": 4,
-    "create": 7,
-    **dict.fromkeys(("claim", "commit"), 6),
-    **dict.fromkeys(("release", "reclaim"), 5),
+    "create": 9,
+    **dict.fromkeys(("claim", "commit"), 8),
+    "release": 7,
+    "reclaim": 5,
     "refill": 6,
 }
 
 
 def fixed(name: str, call: calls.Call) -> int:
     """How many of the first keys of a call have fixed names."""
-    more = {"contains": 2}.get(name, 3) if call.script.name.endswith(":claims") else 0
+    more = {"contains": 2, "insert": 3}.get(name, 5) if call.script.name.endswith(":claims") else 0
     return FIXED.get(name, 3) + more
 
 

@@ -25,6 +25,20 @@ def leases_of(client) -> dict[bytes, ModelEntry]:
     return found
 
 
+def given_up_of(client) -> dict[bytes, tuple[int, int, bytes, bytes]]:
+    """Return failures, lapses, reason and what is kept of each item that was given up; the keys fit together."""
+    notes = client.hgetall(KEYS.of_given_up[0])
+    size = int(notes.pop(b"bytes", 0))
+    times = dict(client.zrange(KEYS.of_given_up[1], 0, -1, withscores=True))
+    assert times == {digest: struct.unpack_from("<d", note)[0] for digest, note in notes.items()}
+    assert size == sum(map(len, [*notes, *notes.values()]))
+    found = {}
+    for digest, note in notes.items():
+        failures, lapses, length = struct.unpack_from("<HHB", note, 8)
+        found[digest] = failures, lapses, note[13 : 13 + length], note[13 + length :]
+    return found
+
+
 def hands_of(client) -> list[tuple[bytes, bytes]]:
     """Return holder and digest of all that is in hand; all have the score 0."""
     members = client.zrange(KEYS.hands, 0, -1, withscores=True)

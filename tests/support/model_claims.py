@@ -44,10 +44,14 @@ class ClaimingShard(ModelShard):
     Attributes:
         leases: what is in hand or has lapsed, by digest.
         holders: until when each holder and nobody lives. Those that have nothing in hand may be missing.
+        given_up: failures, lapses, reason and what is kept of each item that was given up.
+        total: how many items were given up.
     """
 
     leases: dict[bytes, ModelEntry] = field(default_factory=dict)
     holders: dict[bytes, int] = field(default_factory=dict)
+    given_up: dict[bytes, tuple[int, int, bytes, bytes]] = field(default_factory=dict)
+    total: int = 0
 
     def claim(self, holder: bytes, lease: int, digests: Sequence[bytes], kept: Sequence[bytes]) -> list[int]:
         """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own.
@@ -71,16 +75,32 @@ class ClaimingShard(ModelShard):
                 told += [position, entry.failures, entry.lapses]
         return told
 
-    def commit(self, holder: bytes | None, lease: int, digests: Sequence[bytes]) -> list[int]:
-        """Make items final, whoever has them; return 0 for each that was not final."""
+    def commit(
+        self, holder: bytes | None, lease: int, digests: Sequence[bytes], reason: bytes | None = None
+    ) -> list[int]:
+        """Make items final, whoever has them; return 0 for each that was not final.
+
+        With a reason give up those that the holder has; return -1 for the others.
+        """
         if self.limit is not None:
             final = [d for d in set(digests) if d in self.leases or self.contains([d]) == [0]]
             if len(final) > self.limit - self.inserted:
                 raise Refused("FULL")
-        answers = [self._insert_final(digest) for digest in digests]
+        answers = [self._commit(holder, digest, reason) for digest in digests]
         if holder:
             self._beat(holder, lease)
         return answers
+
+    def _commit(self, holder: bytes | None, digest: bytes, reason: bytes | None) -> int:
+        if reason is None:
+            self.given_up.pop(digest, None)
+            return self._insert_final(digest)
+        if holder is None or not self._is_own(digest, holder):
+            return -1
+        entry = self.leases[digest]
+        self.given_up[digest] = entry.failures, entry.lapses, reason, entry.kept
+        self.total += 1
+        return self._insert_final(digest)
 
     def release(
         self, holder: bytes | None, lease: int, nobody: bytes, delay: int, digests: Sequence[bytes], *, failed: bool
@@ -97,6 +117,18 @@ class ClaimingShard(ModelShard):
             answers.append(int(ours))
         if holder:
             self._beat(holder, lease)
+        return answers
+
+    def retry(self, nobody: bytes, delay: int, digests: Sequence[bytes]) -> list[int]:
+        """Offer once more what was given up; return 1 for each."""
+        answers = []
+        for digest in digests:
+            note = self.given_up.get(digest) if digest not in self.leases else None
+            if note:
+                self.leases[digest] = ModelEntry(nobody, 0, 0, note[3])
+                self.holders[nobody] = self.now + delay
+                del self.given_up[digest]
+            answers.append(int(note is not None))
         return answers
 
     def reclaim(self, holder: bytes, lease: int, limit: int) -> list[tuple[bytes, int, int, bytes]]:
@@ -129,12 +161,14 @@ class ClaimingShard(ModelShard):
 
     def forget(self, digests: Sequence[bytes]) -> list[int]:
         """Make items new again, also those in hand; return 1 for each that was seen or in hand."""
+        self._delete_notes(digests)
         return [
             max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests
         ]
 
     def remove(self, digests: Sequence[bytes]) -> list[int]:
         """counting: take items out; one in hand was not counted yet. Return 1 for each that was seen or in hand."""
+        self._delete_notes(digests)
         return [1 if self.leases.pop(d, None) else super(ClaimingShard, self).remove([d])[0] for d in digests]
 
     def _insert(self, digest: bytes, max_age: int) -> int:
@@ -161,7 +195,12 @@ class ClaimingShard(ModelShard):
         if age == 0:
             entry = self.leases.get(digest)
             self.leases[digest] = entry.taken_by(holder, kept) if entry else ModelEntry(holder, 0, 0, kept)
+            self._delete_notes([digest])
         return age
+
+    def _delete_notes(self, digests: Sequence[bytes]) -> None:
+        for digest in digests:
+            self.given_up.pop(digest, None)
 
     def _room(self, digests: set[bytes]) -> None:
         if self.limit is not None and self.contains(list(digests)).count(0) > self.limit - self.inserted:

@@ -47,9 +47,9 @@ class Shard:
         if command == "claim":
             return claims.claim(self.config, KEYS, self.view, call_id, digests, more["kept"], holding)
         if command == "commit":
-            return claims.commit(self.config, KEYS, self.view, call_id, digests, holding)
+            return claims.commit(self.config, KEYS, self.view, call_id, digests, holding, more.get("reason"))
         if command == "release":
-            how = {name: more[name] for name in ("delay", "failed") if name in more}
+            how = {name: more[name] for name in ("delay", "failed", "again") if name in more}
             delay_holder = more.get("delay_holder", claims.new_delay_holder())
             return claims.release(uid, KEYS, call_id, digests, holding, delay_holder=delay_holder, **how)
         if command == "reclaim":
@@ -64,6 +64,9 @@ class Shard:
 
     def commit(self, holding: claims.Holding, digests, call_id: str = "-"):
         return self.call(self.made("commit", digests, call_id, holding))
+
+    def give_up(self, holding: claims.Holding, digests, reason: bytes = b"", call_id: str = "-"):
+        return self.call(self.made("commit", digests, call_id, holding, reason=reason))
 
     def release(self, holding: claims.Holding, digests, call_id: str = "-", **how):
         return self.call(self.made("release", digests, call_id, holding, **how))

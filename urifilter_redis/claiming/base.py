@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.engine.batch import items_of, listed
-from urifilter_redis.protocol.claims import MOST_DELAY, RECLAIMED_A_CALL, check_delay
+from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -127,7 +127,7 @@ class BaseClaims:
     def unresolved(self) -> list[UriFilterError]:
         """Commits and releases that were interrupted; pass one as ``retry=`` to get the answers.
 
-        The ``method`` of an entry says which of the two it was.
+        The ``method`` of an entry says which it was: ``commit``, ``give_up`` or ``release``.
 
         A claim that was interrupted is given back by itself, because its caller has no answer.
 
@@ -144,8 +144,7 @@ class BaseClaims:
 
     def _check_limit(self, limit: int) -> None:
         self._check_open()
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
+        check_limit(limit)
 
     def _begin_closing(self, delay: float) -> bool:
         """Take no more calls; return whether there are items to give back."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.claiming.base import BlockingBaseClaims
-from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, RELEASE, listed
+from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, GIVE_UP, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
@@ -165,6 +165,37 @@ class Claims(BlockingBaseClaims):
         """
         self._check_open()
         return self._end(COMMIT, self._backend.committing(COMMIT, listed(uris), key, retry))
+
+    def give_up(
+        self, uris: Iterable[Any], reason: str = "", *, key: Key = None, retry: UriFilterError | None = None
+    ) -> list[bool]:
+        """Make items in hand final that failed too often, with a note about each; return whether this call did it.
+
+        Only what this object has in hand is given up. It is seen from then on. The filter keeps the newest notes, of a
+        mebibyte in each shard: item, payload, failures, lapses and reason. ``claimed`` has the counts to decide by.
+
+        Args:
+            uris: any number of items.
+            reason: the reason, for people; 200 bytes of it are kept.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
+
+        Raises:
+            BadItem: some items cannot be filtered; the error has their indices; nothing was given up.
+            TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
+            FilterFull: growing: the filter has the most slices that it can have.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
+
+        Example:
+            >>> mine.claim("https://example.com/a")
+            True
+            >>> mine.give_up(["https://example.com/a"], "answers 500")
+            [True]
+        """
+        self._check_open()
+        return self._end(GIVE_UP, self._backend.committing(GIVE_UP, listed(uris), key, retry, reason=reason))
 
     def release(
         self,

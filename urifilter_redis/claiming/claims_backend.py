@@ -8,7 +8,7 @@ from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.engine.holdings import ClaimOptions, Holdings
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
-from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question
+from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question, reason_of
 from urifilter_redis.flows.items import resolve, unresolved
 from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
 
@@ -77,10 +77,16 @@ class ClaimsBackend(Protocol):
         """Make the call of a method that claims, or return the call of ``retry``."""
         ...
 
-    def committing(
-        self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None
+    def committing(  # noqa: PLR0913 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        *,
+        reason: str | None = None,
     ) -> Question:
-        """Make the call of a method that commits, or return the call of ``retry``."""
+        """Make the call of a method that commits, or with a reason gives up, or return the call of ``retry``."""
         ...
 
     def releasing(  # noqa: PLR0913 - what a caller may say
@@ -180,9 +186,19 @@ class RedisClaims:
         claim_options = options_of_claim(self.holdings.holding, objects, key, payload, self.holdings)
         return question(self._session, method, objects, claim_options, retry, key)
 
-    def committing(self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None) -> Batch:
+    def committing(  # noqa: PLR0913 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        *,
+        reason: str | None = None,
+    ) -> Batch:
         """Make the batch of a method that commits."""
-        return question(self._session, method, objects, ClaimOptions(self.holdings.holding, self.holdings), retry, key)
+        kept = None if reason is None else reason_of(reason)
+        claim_options = ClaimOptions(self.holdings.holding, self.holdings, reason=kept)
+        return question(self._session, method, objects, claim_options, retry, key)
 
     def releasing(  # noqa: PLR0913 - what a caller may say
         self,

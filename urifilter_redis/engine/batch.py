@@ -38,6 +38,7 @@ __all__ = [
     "CONTAINS",
     "CONTAINS_MANY",
     "FORGET",
+    "GIVE_UP",
     "INSERT",
     "INSERT_AGES",
     "INSERT_MANY",
@@ -206,8 +207,9 @@ class Batch:
 
     @property
     def method(self) -> str:
-        """The command, which names the plainest of its methods."""
-        return self.command
+        """The plainest method that asks this: the name of the command, or ``give_up``."""
+        gives_up = self.claim_options is not None and self.claim_options.reason is not None
+        return "give_up" if gives_up else self.command
 
     @property
     def digests(self) -> list[bytes]:
@@ -306,6 +308,7 @@ CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
 CLAIM_AGES: Method[list[int]] = _all("claim", int)
 CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
 COMMIT: Method[list[bool]] = _all("commit", operator.not_)
+GIVE_UP: Method[list[bool]] = _all("commit", operator.not_)
 RELEASE: Method[list[bool]] = _all("release", bool)
 
 

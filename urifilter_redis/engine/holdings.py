@@ -352,7 +352,9 @@ class ClaimOptions:
         kept: claim: what the filter keeps of each item of the batch.
         delay: release: ms before the items are offered again.
         failed: release: whether a failure of each item is counted.
+        again: release: whether to offer once more what was given up.
         delay_holder: release: the holder that has the items until then.
+        reason: commit: why the items are given up; None: they are not.
         counts: claim: by position in the batch the failures and lapses of items that were claimed and have any.
     """
 
@@ -362,7 +364,9 @@ class ClaimOptions:
     kept: Sequence[bytes] = ()
     delay: int = 0
     failed: bool = False
+    again: bool = False
     delay_holder: str = field(default_factory=claims.new_delay_holder)
+    reason: bytes | None = None
     counts: dict[int, Counts] = field(default_factory=dict)
 
     def call(  # noqa: PLR0913, PLR0917 - what the scripts take
@@ -380,7 +384,7 @@ class ClaimOptions:
             kept = [self.kept[position] for position in positions]
             return claims.claim(config, keys, view, call_id, packed, kept, self.holding)
         if command == "commit":
-            return claims.commit(config, keys, view, call_id, packed, self.holding)
+            return claims.commit(config, keys, view, call_id, packed, self.holding, self.reason)
         return claims.release(
             config.uid,
             keys,
@@ -390,6 +394,7 @@ class ClaimOptions:
             delay_holder=self.delay_holder,
             delay=self.delay,
             failed=self.failed,
+            again=self.again,
         )
 
     def learn(self, command: str, positions: Sequence[int], reply: Any) -> Sequence[int]:

@@ -27,7 +27,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.blobs import Writer, verify
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
-from urifilter_redis.storage.records import write_forgotten, write_leases, write_replies
+from urifilter_redis.storage.records import write_forgotten, write_leases, write_notes, write_replies
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ TRIES = 20
 #: The fields of a shard's state that a checkpoint saves.
 _STATE = (
     "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
-    "oldest", "slices", "changed", "claims", "claimed",
+    "oldest", "slices", "changed", "claims", "claimed", "given_up",
 )  # fmt: skip
 
 
@@ -213,6 +213,9 @@ class _Attempt:
         leases = self._writer()
         if state.view.claims:
             yield from read_leases(session, self._keys.leases, lambda some: leases.append(write_leases(some)))
+        notes = self._writer()
+        if state.view.claims:
+            yield from self._upload("HSCAN", self._keys.of_given_up[0], write_notes, notes)
         return Checkpoint(
             format=FORMAT,
             filter=session.keys.name,
@@ -226,6 +229,7 @@ class _Attempt:
             replies=(yield from replies.finish()),
             forgotten=(yield from forgotten.finish()),
             leases=(yield from leases.finish()),
+            notes=(yield from notes.finish()),
         )
 
     def _writer(self) -> Writer:

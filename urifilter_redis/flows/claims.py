@@ -10,7 +10,15 @@ from urifilter_redis.engine.batch import items_of
 from urifilter_redis.engine.holdings import Claim, ClaimOptions
 from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
-from urifilter_redis.protocol.claims import NO_HOLDER, Holding, check_delay, check_holder, check_lease, default_lease
+from urifilter_redis.protocol.claims import (
+    MOST_REASON,
+    NO_HOLDER,
+    Holding,
+    check_delay,
+    check_holder,
+    check_lease,
+    default_lease,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +40,7 @@ __all__ = [
     "options_of_claim",
     "options_of_release",
     "question",
+    "reason_of",
     "release",
 ]
 
@@ -96,6 +105,11 @@ def options_of_release(
     return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=bool(failed))
 
 
+def reason_of(reason: str) -> bytes:
+    """Return as much of a reason as a note keeps."""
+    return reason.encode(errors="replace")[:MOST_REASON].decode(errors="ignore").encode()
+
+
 def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     session: Session,
     method: Method[Any],
@@ -113,6 +127,8 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, claim_options=claim_options)
     if batch.claim_options is None or batch.claim_options.holdings is not claim_options.holdings:
         raise ValueError("retry= takes what this very object of claims raised")
+    if batch.claim_options.reason != claim_options.reason:
+        raise ValueError(f"retry= takes what this very method raised, for the same reason, and not {batch.method}")
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
     if method.command == "commit" and retry is None:
@@ -159,16 +175,20 @@ def claim(  # noqa: PLR0913 - likewise
     return (yield from answer(session, "claim", objects, key=key, call_key=call_key, claim_options=claim_options))
 
 
-def commit(
+def commit(  # noqa: PLR0913 - likewise
     session: Session,
     items: Sequence[Any],
     holding: Holding = NO_HOLDER,
     *,
+    reason: str | None = None,
     key: Key = None,
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``."""
-    claim_options = ClaimOptions(holding)
+    """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``.
+
+    With a reason give up those that the holder has; the answer is -1 for the others.
+    """
+    claim_options = ClaimOptions(holding, reason=None if reason is None else reason_of(reason))
     return (yield from answer(session, "commit", items, key=key, call_key=call_key, claim_options=claim_options))
 
 

@@ -46,6 +46,7 @@ class ClaimsInfo:
         holders: the number of living holders.
         oldest_lapse: the seconds since the first of the lapsed items lapsed; None: none has.
         lease: the longest lease that was used, seconds.
+        given_up: the number of items that were given up, those included whose notes are gone.
 
     Example:
         >>> news.info().claims is None
@@ -58,6 +59,7 @@ class ClaimsInfo:
     holders: int
     oldest_lapse: float | None
     lease: float
+    given_up: int = 0
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flo
         holders=len(counted.living),
         oldest_lapse=None if counted.oldest is None else (now - counted.oldest) / 1000,
         lease=max(state.view.claims for state in states) / 1000,
+        given_up=sum(state.given_up for state in states),
     )
 
 

@@ -248,7 +248,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
             epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
             epochs.update(each.epoch for each in state.closed)
         live = [keys.slice(each.name) for each in state.view.slices]
-        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, keys.next, *live]
+        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.next, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
         usage = (("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in every)
         forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)

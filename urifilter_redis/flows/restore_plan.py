@@ -200,6 +200,7 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
         new=max(each.new for each in same),
         written=max(each.written for each in both),
         claimed=max(each.claimed for each in both),
+        given_up=max(each.given_up for each in both),
         view=replace(state.view, claims=max(each.view.claims for each in both)),
         changed=max(each.changed for each in both) + 1,
         checkpoint=max(archived.number, *(each.checkpoint for each in both)),
@@ -265,7 +266,7 @@ class Records:
         """
         session, keys = self._session, self._session.keys.shard(shard)
         if leases == "theirs":  # leftovers may be of any filter
-            yield from self._refill("remove", slices=keys.of_claims)
+            yield from self._refill("remove", slices=(*keys.of_claims, *keys.of_given_up))
         if not claims:
             return
         (there,) = yield from ask(session, ("EXISTS", keys.leases))
@@ -278,10 +279,16 @@ class Records:
         if last is not None and not (there and leases == "ours"):
             restore = partial(self._leases, claims)
             yield from read_records(self._backend, session.keys.name, last.leases, split_leases, restore)
+            yield from read_records(self._backend, session.keys.name, last.notes, split_leases, self._notes)
 
     def _leases(self, claims: int, leases: Sequence[Lease]) -> Flow[None]:
         for some in _calls_of(leases):
             yield from self._refill("leases", offset=claims, data=list(chain.from_iterable(some)))
+        yield from self._beat()
+
+    def _notes(self, notes: Sequence[Lease]) -> Flow[None]:
+        for some in _calls_of(notes):
+            yield from self._refill("notes", data=[text for digest, *note in some for text in (digest, b"".join(note))])
         yield from self._beat()
 
     def _entries(self, step: str, entries: Sequence[tuple[str | bytes, bytes]]) -> Flow[None]:

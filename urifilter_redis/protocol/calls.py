@@ -99,7 +99,9 @@ class CallBuilder:
         self._script = scripts.load(command, config.layout, config.k, claims=view.claims > 0)
         self._uid, reads = config.uid, command == "contains"
         replies = () if reads else (keys.replies,)
-        leases = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
+        leases: tuple[str, ...] = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
+        if view.claims and command in {"forget", "remove"}:
+            leases += keys.of_given_up
         self._keys = (keys.meta, *replies, keys.forgotten, *leases, *live(keys, view))
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
@@ -125,7 +127,7 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
 
 
-def encoded(digests: Sequence[bytes] | bytes, *given: str | int) -> tuple[str | bytes | int, ...]:
+def encoded(digests: Sequence[bytes] | bytes, *given: str | bytes | int) -> tuple[str | bytes | int, ...]:
     """Return the encoding, the arguments that stand before the items, and the items."""
     if isinstance(digests, bytes):
         return "bin", *given, digests
@@ -146,7 +148,7 @@ def items_a_call(config: Config, live: int) -> int:
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
     """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *slices)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *slices)
     return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
 
 
@@ -285,7 +287,8 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 
     The header of the script describes the steps and their arguments.
     """
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *keys.of_claims, *slices)
+    of_claims = (*keys.of_claims, *keys.of_given_up)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *of_claims, *slices)
     return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, number, *data))
 
 

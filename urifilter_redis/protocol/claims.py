@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.calls import Call, encoded, live
 from urifilter_redis.protocol.outcomes import nonsense
@@ -24,23 +26,29 @@ __all__ = [
     "LEAST_LEASE",
     "MOST_DELAY",
     "MOST_LEASE",
+    "MOST_REASON",
     "NO_HOLDER",
     "RECLAIMED_A_CALL",
     "Counts",
     "Entry",
+    "GivenUp",
     "Holding",
+    "InHand",
     "answers_of",
     "beat",
     "check_delay",
     "check_holder",
     "check_lease",
+    "check_limit",
     "claim",
     "commit",
     "default_lease",
     "entries_of",
     "hands_of",
+    "in_hand_of",
     "new_delay_holder",
     "new_holder",
+    "note_of",
     "reclaim",
     "release",
 ]
@@ -59,6 +67,15 @@ LEAST_LEASE, MOST_LEASE = 5.0, 3600.0
 
 #: Seconds of the longest delay of a release; the delay holder that has the items meanwhile does not beat.
 MOST_DELAY = 600.0
+
+#: Bytes of the longest reason for which an item is given up.
+MOST_REASON = 200
+
+#: The beginning of an entry of ``leases``: holder, failures, lapses.
+_ENTRY = struct.Struct("<8sHH")
+
+#: The beginning of a note: time, failures, lapses, and the length of the reason.
+_NOTE = struct.Struct("<dHHB")
 
 #: Seconds of the default lease of a filter with few shards, and of one with many. Each shard in which a holder has
 #: something wants a beat, of 10 us, every third of a lease.
@@ -84,6 +101,56 @@ NO_HOLDER = Holding("-", 0)
 
 #: The failures and lapses of an item.
 Counts: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """An item that somebody has in hand.
+
+    Attributes:
+        item: the item: a str, bytes or any JSON value.
+        payload: what its claimant gave as ``payload=``; by default the item itself.
+        holder: who has it: 16 hex digits.
+        failures: how many times it was released as failed.
+        lapses: how many holders of it have died.
+        lease: the seconds for which the holder lives without another sign of life; 0: it has lapsed.
+
+    Example:
+        >>> news.in_hand()
+        []
+    """
+
+    item: Any
+    payload: Any
+    holder: str
+    failures: int
+    lapses: int
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """An item that was given up.
+
+    Attributes:
+        item: the item: a str, bytes or any JSON value.
+        payload: what its claimant gave as ``payload=``; by default the item itself.
+        failures: how many times it was released as failed.
+        lapses: how many holders of it had died.
+        at: when it was given up, seconds since 1970 by the server's clock.
+        reason: the reason.
+
+    Example:
+        >>> news.given_up()
+        []
+    """
+
+    item: Any
+    payload: Any
+    failures: int
+    lapses: int
+    at: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +198,12 @@ def check_delay(delay: float) -> float:
     return float(delay)
 
 
+def check_limit(limit: int) -> None:
+    """Raise ValueError unless ``limit`` is a number of items."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
+
+
 def check_holder(holder: str) -> str:
     """Return ``holder`` in lower case if it may be one.
 
@@ -167,10 +240,17 @@ def claim(  # noqa: PLR0913, PLR0917 - the header of the script has as many
 
 
 def commit(  # noqa: PLR0913, PLR0917 - likewise
-    config: Config, keys: ShardKeys, view: View, call_id: str, digests: Sequence[bytes] | bytes, holding: Holding
+    config: Config,
+    keys: ShardKeys,
+    view: View,
+    call_id: str,
+    digests: Sequence[bytes] | bytes,
+    holding: Holding,
+    reason: bytes | None = None,
 ) -> Call:
-    """Build ``commit``; see ``claim``."""
-    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease))
+    """Build ``commit``; with a ``reason``, of at most ``MOST_REASON`` bytes, it gives the items up. See ``claim``."""
+    note = "-" if reason is None else b"+" + reason
+    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease, note))
     return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -184,11 +264,15 @@ def release(  # noqa: PLR0913 - likewise
     delay_holder: str,
     delay: int = 0,
     failed: bool = False,
+    again: bool = False,
 ) -> Call:
-    """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``."""
-    given = (holding.holder, holding.lease, delay_holder, delay, int(failed))
+    """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``.
+
+    ``again``: offer what was given up once more.
+    """
+    given = (holding.holder, holding.lease, delay_holder, delay, "again" if again else int(failed))
     arguments = (uid, call_id, 0, *encoded(digests, *given))
-    return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims), arguments)
+    return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims, *keys.of_given_up), arguments)
 
 
 def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: int) -> Call:
@@ -219,6 +303,33 @@ def answers_of(reply: Any, count: int) -> tuple[list[int], dict[int, Counts]]:
     return reply[:count], {position - 1: (failures, lapses) for position, failures, lapses in threes}
 
 
+def note_of(note: bytes) -> GivenUp:
+    """Return what a note of ``given_up`` tells (see ``lua/_given_up.lua``).
+
+    Raises:
+        ValueError: the scripts cannot have written it.
+    """
+    try:
+        at, failures, lapses, length = _NOTE.unpack_from(note)
+    except struct.error as error:
+        raise ValueError(f"not a note: {note[:20]!r}") from error
+    reason, kept = note[_NOTE.size : _NOTE.size + length], note[_NOTE.size + length :]
+    return GivenUp(*unpack(kept), failures, lapses, at / 1000, reason.decode(errors="replace"))
+
+
+def in_hand_of(entry: bytes, text: bytes | None, lease: float) -> InHand:
+    """Return what an entry of ``leases`` tells, with the text of its own field, if it has one.
+
+    Raises:
+        ValueError: the scripts cannot have written it.
+    """
+    try:
+        holder, failures, lapses = _ENTRY.unpack_from(entry)
+    except struct.error as error:
+        raise ValueError(f"not an entry: {entry[:20]!r}") from error
+    return InHand(*unpack(entry[_ENTRY.size :] or text or b""), holder.hex(), failures, lapses, lease)
+
+
 def entries_of(reply: Any) -> list[Entry]:
     """Return the entries in a reply of ``reclaim``.
 
@@ -231,4 +342,4 @@ def entries_of(reply: Any) -> list[Entry]:
 
 
 def _all_keys(keys: ShardKeys, view: View) -> tuple[str, ...]:
-    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *live(keys, view))
+    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *live(keys, view))

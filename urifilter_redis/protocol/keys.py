@@ -115,6 +115,11 @@ class ShardKeys:
         return self.leases, self.hands, self.holders
 
     @property
+    def of_given_up(self) -> tuple[str, str]:
+        """The keys of a hash, digest -> the note about an item that was given up, and of a sorted set by time."""
+        return self.base + "given_up", self.base + "given_up_at"
+
+    @property
     def rates(self) -> str:
         """The key of a hash: minute -> a sample for the plots of the service (``flows.samples``); of shard 0 only."""
         return self.base + "rates"

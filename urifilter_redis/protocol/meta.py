@@ -106,6 +106,7 @@ class ShardState:
         claimed: how many entries claims, reclaims and releases have changed; 0: there was no claim.
         view: the live slices, and the longest lease.
         halted: rolling, rotating: whether the archive failed in this turn.
+        given_up: how many items were given up in all.
     """
 
     uid: str
@@ -129,6 +130,7 @@ class ShardState:
     claimed: int
     view: View
     halted: bool = False
+    given_up: int = 0
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> ShardState:
@@ -161,6 +163,7 @@ class ShardState:
                 claimed=int(meta.get("claimed", 0)),
                 view=View.from_meta(meta, name),
                 halted="halted" in meta,
+                given_up=int(meta.get("given_up", 0)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise damaged(name, repr(error)) from error

@@ -57,7 +57,7 @@ class ClaimsCall(APICall):
             FilterAPIError: JSON cannot carry some items or payloads (``bad_item``).
         """
         self.payloads, self._ends = payloads, method.command != "claim"
-        what = (filter_typeid, method.command, None)
+        what = (filter_typeid, "give_up" if "reason" in more else method.command, None)
         super().__init__(what, COMMANDS[method.command], path, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
 
@@ -94,7 +94,7 @@ class ClaimsCall(APICall):
 
     def _note(self, holdings: Holdings, part: Part) -> None:
         answers = self.answers_of(part)
-        counts = {} if self._ends or part.reply is None else {each["index"]: each for each in part.reply.get("counts", ())}
+        counts = {each["index"]: each for each in (part.reply or {}).get("counts", ())}
         for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
                 holdings.drop(SHARD, encode_item(item))
@@ -159,11 +159,17 @@ class HTTPClaims:
         payloads = None if payload is None else [payload(each) for each in objects]
         return self._call(method, objects, key, retry, payloads=payloads)
 
-    def committing(
-        self, method: Method[Any], objects: Sequence[Any], key: Key, retry: UriFilterError | None
+    def committing(  # noqa: PLR0913 - what a caller may say
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        retry: UriFilterError | None,
+        *,
+        reason: str | None = None,
     ) -> ClaimsCall:
         """Make the call of a method that commits."""
-        return self._call(method, objects, key, retry)
+        return self._call(method, objects, key, retry, {} if reason is None else {"reason": reason})
 
     def releasing(  # noqa: PLR0913 - what a caller may say
         self,

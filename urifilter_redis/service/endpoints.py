@@ -34,6 +34,7 @@ from urifilter_redis.service.requests import (
     BeatRequest,
     ClaimRequest,
     CommitRequest,
+    EndRequest,
     ItemsRequest,
     OlderItems,
     PageQuery,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
-    OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest
+    OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
 
 __all__ = ["BODIES", "KEY_LENGTH", "Service", "beat", "content_of", "flow_of", "items_in", "take"]
 
@@ -84,7 +85,7 @@ KEY_LENGTH = 200
 
 
 #: The body of each command about items.
-BODIES: dict[str, type[ItemsRequest | ClaimRequest | CommitRequest]] = {
+BODIES: dict[str, type[ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest]] = {
     "insert": ItemsRequest,
     "contains": ItemsRequest,
     "forget": ItemsRequest,
@@ -339,7 +340,7 @@ def items_in(asked: OfItems) -> Sequence[Any]:
     Raises:
         Refusal: a position of ``base64`` is none of an item or comes twice, or its item is no base64.
     """
-    places = asked.base64 if isinstance(asked, CommitRequest) else []
+    places = asked.base64 if isinstance(asked, EndRequest) else []
     if not places:
         return asked.items
     if len(set(places)) < len(places):  # a long item of a million positions would keep the worker busy for hours
@@ -373,7 +374,11 @@ def flow_of(
             session, given, _holding(session, asked, token), delay=asked.delay, failed=asked.failed, call_key=key
         )
     if isinstance(asked, CommitRequest):
-        return lambda session, key: claims.commit(session, given, _holding(session, asked, token), call_key=key)
+        if asked.holder is None and asked.reason is not None:
+            raise Refusal("bad_request", "reason: only a holder gives items up: name the holder")
+        return lambda session, key: claims.commit(
+            session, given, _holding(session, asked, token), reason=asked.reason, call_key=key
+        )
     return lambda session, key: items.answer(session, command, given, asked.max_age, call_key=key)
 
 
@@ -444,7 +449,7 @@ def _claim(
 
 
 def _holding(
-    session: Session, asked: ClaimRequest | CommitRequest | ReclaimRequest | BeatRequest, token: Token
+    session: Session, asked: ClaimRequest | EndRequest | ReclaimRequest | BeatRequest, token: Token
 ) -> Holding:
     """Return the holder of a request in the terms of the scripts; see ``tokens.bound``."""
     if asked.holder is None:

@@ -180,6 +180,11 @@ _GAUGES = (
         "The longest lease that was used.",
         lambda m: m.info.claims and m.info.claims.lease,
     ),
+    (
+        "urifilter_filter_given_up_items",
+        "Items that were given up so far.",
+        lambda m: m.info.claims and m.info.claims.given_up,
+    ),
 )
 
 _seldom = Seldom()

@@ -35,6 +35,7 @@ __all__ = [
     "BeatRequest",
     "ClaimRequest",
     "CommitRequest",
+    "EndRequest",
     "ItemsRequest",
     "Network",
     "OlderItems",
@@ -119,6 +120,7 @@ Holder = Annotated[
 _LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
 _PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without them each item is its own"
+_REASON = "why the holder gives the items up, of which a note is kept; null: it does not"
 _BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them; each once"
 
 
@@ -131,8 +133,8 @@ class ClaimRequest(Strict):
     lease: Lease = None
 
 
-class CommitRequest(Strict):
-    """Items to be made final."""
+class EndRequest(Strict):
+    """Items that are in hand no longer."""
 
     items: Anything
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
@@ -140,7 +142,13 @@ class CommitRequest(Strict):
     lease: Lease = None
 
 
-class ReleaseRequest(CommitRequest):
+class CommitRequest(EndRequest):
+    """Items to be made final."""
+
+    reason: Annotated[str | None, Field(description=_REASON)] = None
+
+
+class ReleaseRequest(EndRequest):
     """Items to be given back."""
 
     delay: Annotated[float, Field(ge=0, le=MOST_DELAY, description="seconds until they are offered again")] = 0.0

@@ -71,7 +71,7 @@ _NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"
 
 _NUMBERS = (
     "created", "epoch", "opened", "written", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims",
-    "claimed",
+    "claimed", "given_up",
 )  # fmt: skip
 
 #: The pattern of each field of a shard's state.
@@ -346,6 +346,7 @@ class Checkpoint:
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
         leases: the claimed items, which were read after everything else.
+        notes: the notes about items that were given up, likewise.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
     """
 
@@ -361,6 +362,7 @@ class Checkpoint:
     replies: Content
     forgotten: Content
     leases: Content
+    notes: Content
     previous: int = 0
 
     @property
@@ -370,8 +372,8 @@ class Checkpoint:
 
     @property
     def contents(self) -> list[Content]:
-        """All contents: the bitmaps, then the records, then the forgotten digests, then the leases."""
-        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten, self.leases]
+        """All contents: the bitmaps, then the records, then the forgotten digests, the leases and the notes."""
+        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten, self.leases, self.notes]
 
     def shard_state(self) -> ShardState:
         """Return the shard's state, parsed.
@@ -401,7 +403,8 @@ class Checkpoint:
             raise ArchiveCorrupt(f"{what} lacks slices")
         for bitmap, slice_ in zip(self.bitmaps, state.view.slices, strict=True):
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
-        limits = ((self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT))
+        limits = [(self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT)]
+        limits += [(self.notes, RECORDS_LIMIT)]
         for content, limit in limits:
             content.check(config.uid, None, what)
             if sum(piece.length for piece in content.pieces) > limit:
@@ -416,7 +419,7 @@ class Checkpoint:
         rotating, growing = state.phase == "rotating", config.retention == "growing"
         possible = (
             (state.view.claims > 0) == (state.claimed > 0)
-            and (state.view.claims > 0 or not self.leases.pieces)
+            and (state.view.claims > 0 or not (self.leases.pieces or self.notes.pieces))
             and _are_epochs([each.epoch for each in state.closed], state, every=config.retention not in TIMED)
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing

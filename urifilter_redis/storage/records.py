@@ -23,6 +23,7 @@ __all__ = [
     "split_replies",
     "write_forgotten",
     "write_leases",
+    "write_notes",
     "write_replies",
 ]
 
@@ -104,6 +105,11 @@ def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
 def write_leases(leases: Iterable[Lease]) -> bytes:
     """Return claimed items as bytes, each after its lengths."""
     return b"".join(_LEASE.pack(digest, len(entry), len(text)) + entry + text for digest, entry, text in leases)
+
+
+def write_notes(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the fields of ``given_up`` as bytes, in the form of claimed items; the sum of their bytes is left out."""
+    return write_leases((digest, note[:ALONE], note[ALONE:]) for digest, note in pairs if len(note) > ALONE)
 
 
 def split_leases(data: bytes) -> tuple[list[Lease], bytes]:
