@@ -3,11 +3,12 @@
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
--- KEYS[3] leases
--- KEYS[4] hands
--- KEYS[5] holders
--- KEYS[6] given_up
--- KEYS[7] given_up_at
+-- KEYS[3] forgotten
+-- KEYS[4] leases
+-- KEYS[5] hands
+-- KEYS[6] holders
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
@@ -18,7 +19,7 @@
 -- ARGV[7] nobody: 16 hex digits that begin with 00, drawn for this call
 -- ARGV[8] delay: the ms before the items are offered again; at most 600000
 -- ARGV[9] failed: 1 to count a failure of each item, else 0; again: offer items that have a note and that nobody has in
---   hand, without failures and lapses, and delete the note
+--   hand, without failures and lapses, and delete the note; from then on they count as forgotten, too
 -- ARGV[10…] items: at most 500 digests, all of this shard (for a quick call 250)
 --
 -- Reply: an array of one integer an item: 1 = it was in the holder's hands and is given back, 0 = it was not; again:
@@ -28,8 +29,8 @@
 local call = redis.call
 local uid, base, FIRST_ITEM, LAST_ITEM, HOLDER = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 10, #ARGV, 5
 local INSERTS = false
-local NAMES = { 'meta', 'replies', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local IN_ENTRY = 1024 -- as in claim
 local refusal
 
@@ -59,6 +60,7 @@ end
 -- @include "_call.lua" id
 -- @include "_leases.lua" entries
 -- @include "_given_up.lua" read delete
+-- @include "_time.lua" now changed forgotten
 
 nobody = from_hex(nobody)
 local given, old, fields, members, retried = {}, {}, {}, {}, {}
@@ -91,6 +93,7 @@ end
 write_when_full(KEYS[1])
 try_beating()
 try_noting()
+if #retried > 0 then call('ZREM', KEYS[3], '') end
 local adds_holder, changes = #members > 0, #members / 2
 clock = clock or time_ms()
 
@@ -103,8 +106,15 @@ if changes > 0 then
   call('HSET', LEASES, unpack(fields))
   call('ZADD', HANDS, unpack(members))
   call('ZADD', HOLDERS, string.format('%.0f', clock + delay), nobody)
+end
+-- What was given up is in the slices. It is new once more, for the commit and for whoever takes the entry out, and it is
+-- not inserted again by a late repeat of the call that gave it up.
+if #retried > 0 then
+  local epoch = call('HGET', KEYS[1], 'epoch')
+  note_change()
   for _, digest in ipairs(retried) do
     delete_note(digest)
+    call('ZADD', KEYS[3], forgotten_score(epoch), digest)
   end
 end
 local answers = changes > 0 and given or nil

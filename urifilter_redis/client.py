@@ -665,24 +665,29 @@ class UriFilter(BlockingBaseClient):
         check_limit(limit)
         return self._run(given_up.given_up(self._session, limit))
 
-    def retry_given_up(self, uris: Iterable[Any] | None = None, *, key: Key = None) -> int:
+    def retry_given_up(
+        self, uris: Iterable[Any] | None = None, *, key: Key = None, retry: UriFilterError | None = None
+    ) -> int:
         """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
 
         Args:
             uris: any number of items; those that were not given up stay as they are. None: all that have a note.
             key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same items; only items without an answer are asked again.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was done.
             TypeError: one string was given instead of a list.
-            UriFilterError: any other of the tree in ``errors``. The call may be repeated.
+            ValueError: ``retry`` is the error of another call.
+            AnswerLost: the retries ran out; ``answers`` has the answers that arrived, ``retry=`` asks for the others.
+            UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
             >>> news.retry_given_up()
             0
         """
         items = None if uris is None else listed(uris)
-        return self._run(given_up.retry(self._session, items, key))
+        return self._run(given_up.retry(self._session, items, key, retry))
 
     def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

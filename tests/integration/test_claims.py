@@ -181,6 +181,29 @@ def test_a_lost_reply_of_giving_up(any_server, clients):
             assert [each.reason for each in news.given_up()] == ["404"]
 
 
+def test_a_lost_reply_of_offering_once_more(any_server, clients):
+    """``retry=`` tells how many the call offered, of some items and of all; that of another method is refused."""
+    clients.create("news", redis=any_server.url, **PRECISE, shards=2)
+    with Proxy(any_server.port) as proxy:
+        news = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=1, reply=0.5, total=1))
+        for items in ((["a", "b", "never"],), ()):
+            with news.claims(beats=False) as mine:
+                mine.claim_many(["a", "b"])
+                mine.reclaim()
+                mine.give_up(["a", "b"], "a" + "ü" * 100)
+                assert {each.reason for each in news.given_up()} == {"a" + "ü" * 99}
+                proxy.plan = lambda command: Fault.CUT_AFTER if b"again" in command else Fault.PASS
+                with pytest.raises(AnswerLost) as lost:
+                    news.retry_given_up(*items)
+                assert lost.value.method == "retry_given_up"
+                proxy.plan = lambda *_: Fault.PASS
+                for each in items:
+                    with pytest.raises(ValueError, match="retry= takes what this very object"):
+                        mine.release(each, retry=lost.value)
+                assert news.retry_given_up(*items, retry=lost.value) == 2
+                assert news.retry_given_up() == 0
+
+
 def test_leaving_gives_back(news, other):
     """What is left is offered to others at once."""
     with news.claims() as mine:

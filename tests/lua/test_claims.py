@@ -244,6 +244,39 @@ def test_what_deletes_a_note(client, layout):
         assert before != [shard.meta().get(name) for name in ("claimed", "changed")]
 
 
+@pytest.mark.parametrize("end", ["commit", "give_up", "insert", "remove"])
+def test_what_is_offered_once_more_is_counted_once(client, end):
+    """Its counters are there already. However it ends, removing it makes it new."""
+    shard = Shard(client, geometry("counting", 3, 300))
+    shard.claim(ONE, A)
+    assert shard.give_up(ONE, A, b"404") == [0]
+    once = shard.today()
+    assert shard.retry(A) == [1]
+    assert shard.retry(A) == [0]
+    assert "changed" in shard.meta()
+    if end in {"commit", "give_up"}:
+        assert shard.claim(TWO, A) == [0]
+        assert getattr(shard, end)(TWO, A) == [0]
+    elif end == "insert":
+        assert shard.ask("insert", A) == [0]
+    assert shard.today() == once
+    assert shard.ask("remove", A) == [1]
+    assert shard.ask("contains", A) == [0]
+    assert (set(shard.today()) == {0}) == (end != "remove")
+
+
+def test_a_repeat_after_a_restore_spares_what_is_offered_once_more(shard):
+    """The call that gave an item up comes late: it must not end the item that somebody wants to be fetched again."""
+    the_id = shard.call_id()
+    shard.claim(ONE, A + B)
+    assert shard.give_up(ONE, A + B, b"404", the_id) == [0, 0]
+    assert shard.retry(A) == [1]
+    shard.client.hset(KEYS.meta, "restored", shard.now())
+    assert shard.give_up(ONE, A + B, b"404", the_id) == [0, 0]
+    assert set(leases_of(shard.client)) == {A}
+    assert shard.claim(TWO, A + B) == [0, 1]
+
+
 def expire(shard, digest):
     """Let all that was seen expire, and claim an item."""
     shard.client.setrange(KEYS.slice("today"), 0, b"\0" * shard.config.bytes)

@@ -80,8 +80,7 @@ FIXED = {
     "build": 4,
     "merge": 4,
     "create": 9,
-    **dict.fromkeys(("claim", "commit"), 8),
-    "release": 7,
+    **dict.fromkeys(("claim", "commit", "release"), 8),
     "reclaim": 5,
     "refill": 6,
 }

@@ -120,13 +120,14 @@ class ClaimingShard(ModelShard):
         return answers
 
     def retry(self, nobody: bytes, delay: int, digests: Sequence[bytes]) -> list[int]:
-        """Offer once more what was given up; return 1 for each."""
+        """Offer once more what was given up, and count it as forgotten; return 1 for each."""
         answers = []
         for digest in digests:
             note = self.given_up.get(digest) if digest not in self.leases else None
             if note:
                 self.leases[digest] = ModelEntry(nobody, 0, 0, note[3])
                 self.holders[nobody] = self.now + delay
+                self.forgotten[digest] = self.epoch
                 del self.given_up[digest]
             answers.append(int(note is not None))
         return answers

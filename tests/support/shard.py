@@ -68,6 +68,9 @@ class Shard:
     def give_up(self, holding: claims.Holding, digests, reason: bytes = b"", call_id: str = "-"):
         return self.call(self.made("commit", digests, call_id, holding, reason=reason))
 
+    def retry(self, digests, call_id: str = "-"):
+        return self.release(claims.NO_HOLDER, digests, call_id, again=True)
+
     def release(self, holding: claims.Holding, digests, call_id: str = "-", **how):
         return self.call(self.made("release", digests, call_id, holding, **how))
 

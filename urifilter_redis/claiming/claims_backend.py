@@ -77,7 +77,7 @@ class ClaimsBackend(Protocol):
         """Make the call of a method that claims, or return the call of ``retry``."""
         ...
 
-    def committing(  # noqa: PLR0913 - what a caller may say
+    def committing(
         self,
         method: Method[Any],
         objects: Sequence[Any],
@@ -186,7 +186,7 @@ class RedisClaims:
         claim_options = options_of_claim(self.holdings.holding, objects, key, payload, self.holdings)
         return question(self._session, method, objects, claim_options, retry, key)
 
-    def committing(  # noqa: PLR0913 - what a caller may say
+    def committing(
         self,
         method: Method[Any],
         objects: Sequence[Any],

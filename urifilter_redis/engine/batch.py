@@ -207,9 +207,11 @@ class Batch:
 
     @property
     def method(self) -> str:
-        """The plainest method that asks this: the name of the command, or ``give_up``."""
-        gives_up = self.claim_options is not None and self.claim_options.reason is not None
-        return "give_up" if gives_up else self.command
+        """The plainest method that asks this: the name of the command, ``give_up`` or ``retry_given_up``."""
+        options = self.claim_options
+        if options is not None and options.again:
+            return "retry_given_up"
+        return "give_up" if options is not None and options.reason is not None else self.command
 
     @property
     def digests(self) -> list[bytes]:

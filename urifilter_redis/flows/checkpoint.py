@@ -210,11 +210,11 @@ class _Attempt:
         replies = self._writer()
         yield from self._upload("HSCAN", self._keys.replies, write_replies, replies)
         yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
-        leases = self._writer()
+        # Notes likewise: an item that is given up, or offered once more, while leases are read has a note, or an entry.
+        leases, notes = self._writer(), self._writer()
         if state.view.claims:
+            yield from self._upload("HSCAN", self._keys.of_given_up[0], write_notes, notes)
             yield from read_leases(session, self._keys.leases, lambda some: leases.append(write_leases(some)))
-        notes = self._writer()
-        if state.view.claims:
             yield from self._upload("HSCAN", self._keys.of_given_up[0], write_notes, notes)
         return Checkpoint(
             format=FORMAT,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from urifilter_redis.engine.batch import items_of
+from urifilter_redis.engine.batch import RELEASE, Batch, call_to_resume, items_of
 from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.errors import SliceLost
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.errors import UriFilterError
+    from urifilter_redis.protocol.keys import ShardKeys
 
 __all__ = ["given_up", "in_hand", "retry"]
 
@@ -29,6 +32,9 @@ _CLAIMANTS = b"[\1"
 
 #: Notes that one reply has; a note has 128 KiB at most, and usually some hundred bytes.
 NOTES_A_REPLY = 100
+
+#: Shards that one pipeline asks for what is in hand.
+SHARDS_AT_ONCE = 16
 
 
 def given_up(session: Session, limit: int) -> Flow[list[GivenUp]]:
@@ -57,43 +63,71 @@ def in_hand(session: Session, limit: int) -> Flow[list[InHand]]:
         SliceLost: an entry cannot be read.
     """
     found: list[InHand] = []
-    for shard in range(session.config.shards):
-        keys, most = session.keys.shard(shard), limit - len(found)
-        if most <= 0:
+    for shards in chunked(range(session.config.shards), SHARDS_AT_ONCE):
+        commands: list[Any] = []
+        for shard in shards:
+            page = ("ZRANGEBYLEX", session.keys.shard(shard).hands, _CLAIMANTS, "+", "LIMIT", 0, limit - len(found))
+            commands += [time_at(session, shard), page]
+        replies = yield from ask(session, *commands)
+        members = [
+            (session.keys.shard(shard), time_of(now), member)
+            for shard, now, page in zip(shards, replies[::2], replies[1::2], strict=True)
+            for member in page
+        ]
+        for some in chunked(members[: limit - len(found)], NOTES_A_REPLY):
+            found += yield from _in_hand(session, some)
+        if len(found) >= limit:
             break
-        page = ("ZRANGEBYLEX", keys.hands, _CLAIMANTS, "+", "LIMIT", 0, most)
-        now, members = yield from ask(session, time_at(session, shard), page)
-        for some in chunked(members, NOTES_A_REPLY):
-            entries = yield from ask(session, *(("HMGET", keys.leases, each[8:], each[8:] + b"+") for each in some))
-            until = yield from ask(session, *(("ZSCORE", keys.holders, each[:8]) for each in some))
-            for (entry, text), till in zip(entries, until, strict=True):
-                if entry is not None:  # else it was committed meanwhile
-                    lease = max(0.0, (float(till or 0) - time_of(now)) / 1000)
-                    found.append(_read(session, "leases", in_hand_of, entry, text, lease))
     return found
 
 
-def retry(session: Session, items: Sequence[Any] | None, key: Key = None) -> Flow[int]:
-    """Offer items that were given up once more, or all of them; return how many.
+def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]) -> Flow[list[InHand]]:
+    """Return what some members of ``hands`` tell, each with the keys of its shard and the time there, ms."""
+    commands: list[Any] = []
+    for keys, _, member in members:
+        digest = member[8:]
+        commands += [("HMGET", keys.leases, digest, digest + b"+"), ("ZSCORE", keys.holders, member[:8])]
+    replies = yield from ask(session, *commands)
+    found = []
+    for (_, now, member), (entry, text), until in zip(members, replies[::2], replies[1::2], strict=True):
+        if entry is not None and entry[:8] == member[:8]:  # else it was committed, or somebody else took it, meanwhile
+            lease = max(0.0, (float(until or 0) - now) / 1000)
+            found.append(_read(session, "leases", in_hand_of, entry, text, lease))
+    return found
+
+
+def retry(
+    session: Session, items: Sequence[Any] | None, key: Key = None, error: UriFilterError | None = None
+) -> Flow[int]:
+    """Offer items that were given up once more, or all of them; return how many. ``error`` is of an earlier call.
 
     Raises:
         BadItem: some items cannot be filtered; nothing was done.
+        ValueError: the error is of another call.
         UriFilterError: any other of the tree in ``errors``.
     """
     if items is not None:
-        return (yield from _retry(session, session.digester(items_of(items, key))))
-    count = 0
-    for shards in chunked(range(session.config.shards)):
-        replies = yield from ask(session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], 0, -1) for n in shards))
-        count += yield from _retry(session, [digest for reply in replies for digest in reply])
-    return count
-
-
-def _retry(session: Session, digests: list[bytes]) -> Flow[int]:
-    claim_options = ClaimOptions(NO_HOLDER, again=True)
-    batch = batch_of(session, "release", digests, digester=lambda _: digests, claim_options=claim_options)
+        digests = session.digester(items_of(items, key))
+    elif error is not None:
+        digests = call_to_resume(error, Batch, "retry_given_up").digests
+    else:
+        digests = yield from _noted(session)
+    options = ClaimOptions(NO_HOLDER, again=True)
+    batch = batch_of(session, "release", digests, error, digester=lambda _: digests, claim_options=options)
+    if batch.claim_options is None or not batch.claim_options.again:
+        raise ValueError(f"retry= takes what retry_given_up raised, and not {batch.method}")
+    batch.term = RELEASE.term
     yield from resolve(session, batch)
     return batch.answers.count(1)
+
+
+def _noted(session: Session) -> Flow[list[bytes]]:
+    """Return the digests of all items that have a note."""
+    found: list[bytes] = []
+    for shards in chunked(range(session.config.shards)):
+        replies = yield from ask(session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], 0, -1) for n in shards))
+        found += chain.from_iterable(replies)
+    return found
 
 
 def _read(session: Session, key: str, read: Callable[..., T], *content: Any) -> T:

@@ -190,7 +190,7 @@ def check_delay(delay: float) -> float:
     """Return ``delay``, in seconds, if items may be released for so long.
 
     Raises:
-        ValueError: it is not 0 to 600 seconds.
+        ValueError: it is not 0 to ``most`` seconds.
     """
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
         text = f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}"
@@ -272,7 +272,8 @@ def release(  # noqa: PLR0913 - likewise
     """
     given = (holding.holder, holding.lease, delay_holder, delay, "again" if again else int(failed))
     arguments = (uid, call_id, 0, *encoded(digests, *given))
-    return Call(scripts.load("release"), (keys.meta, keys.replies, *keys.of_claims, *keys.of_given_up), arguments)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up)
+    return Call(scripts.load("release"), all_keys, arguments)
 
 
 def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: int) -> Call:

@@ -159,7 +159,7 @@ class HTTPClaims:
         payloads = None if payload is None else [payload(each) for each in objects]
         return self._call(method, objects, key, retry, payloads=payloads)
 
-    def committing(  # noqa: PLR0913 - what a caller may say
+    def committing(
         self,
         method: Method[Any],
         objects: Sequence[Any],

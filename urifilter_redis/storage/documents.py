@@ -345,8 +345,8 @@ class Checkpoint:
         bitmaps: the manifests of the live slices, oldest first.
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
-        leases: the claimed items, which were read after everything else.
-        notes: the notes about items that were given up, likewise.
+        leases: the claimed items, which were read after the records and forgotten digests.
+        notes: the notes about items that were given up, which were read before and after the leases.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
     """
 
