@@ -18,7 +18,7 @@ from urifilter_redis.claiming.base import Beating
 from urifilter_redis.engine.holdings import BEATS, ClaimOptions
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.claims import options_of_release
-from urifilter_redis.protocol.claims import MOST_DELAY, NO_HOLDER, Holding, check_delay, check_holder, check_lease
+from urifilter_redis.protocol.claims import NO_HOLDER, PARKED, Holding, check_delay, check_holder, check_lease
 from urifilter_redis.streaming import Answers, Stream
 
 from .common import (
@@ -285,10 +285,17 @@ def _keepable(summary: Summary, window: Window) -> Window:
 @click.command()
 @filter_command
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most lines.")
+@click.option(
+    "--within",
+    type=option_type(seconds),
+    help="Exit with 1 also if nothing is due within this time, as after long delays. [default: however late it is]",
+)
 @lease_option()
 @holder_option("Go on as this holder, 16 hex digits; by default a new one is drawn.")
 @pass_shared
-def reclaim(options: Shared, name: str, *, quiet: bool, limit: int, lease: float, holder: str | None) -> None:
+def reclaim(
+    options: Shared, name: str, *, quiet: bool, limit: int, within: float | None, lease: float, holder: str | None
+) -> None:
     """Print lines whose lease is over, or that were released and are due, and take them in hand.
 
     Items that are no lines are printed only with --json, as an object a line, with their payload, failures and lapses.
@@ -320,8 +327,9 @@ def reclaim(options: Shared, name: str, *, quiet: bool, limit: int, lease: float
             if not quiet:
                 about = {"filter": name, "holder": mine.holder, "lines": len(found), "parked": parked}
                 say(_summary(about, left, as_json=options.json))
+            waits = left if within is None or not left else mine.outstanding(within)
     if left is not None:
-        raise click.exceptions.Exit(NOTHING_DUE if left else NOTHING_IN_HAND)
+        raise click.exceptions.Exit(NOTHING_DUE if waits else NOTHING_IN_HAND)
 
 
 @click.command()
@@ -422,7 +430,7 @@ def _reclaim(mine: Claims, limit: int, *, as_json: bool) -> tuple[list[tuple[byt
         lines = [(line, each) for line, each in pairs if line is not None]
         others = [each.item for line, each in pairs if line is None]
         if others:
-            mine.release(others, delay=MOST_DELAY)
+            mine.release(others, delay=PARKED)
         parked += len(others)
     return lines, parked
 

@@ -6,9 +6,10 @@
 -- Reads the holder and the lease of a call.
 -- Needs: HOLDER: ARGV[HOLDER] is the holder (16 hex digits, or - for none), ARGV[HOLDER + 1] the lease (ms).
 -- Gives: own (the holder's 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder in hands),
--- MOST_DELAY.
+-- MOST_DELAY, LEASE_OF_MANY.
 
-local MOST_LEASE, MOST_DELAY = 60 * 60 * 1000, 10 * 60 * 1000 -- ms, of a lease and of a release
+local MOST_LEASE, MOST_DELAY = 60 * 60 * 1000, 7 * 24 * 60 * 60 * 1000 -- ms, of a lease and of a release
+local LEASE_OF_MANY = 10 * 60 * 1000 -- ms, the longest default lease: meta tells of longer ones
 local own, lease
 
 local function from_hex(text)
@@ -62,7 +63,7 @@ local function beat(now, has_some)
     return
   end
   -- A holder that lives for longer than the longest lease in meta would be taken for one of a clock that was set back.
-  if lease > MOST_DELAY and lease > tonumber(call('HGET', KEYS[1], 'claims') or 0) then
+  if lease > LEASE_OF_MANY and lease > tonumber(call('HGET', KEYS[1], 'claims') or 0) then
     call('HSET', KEYS[1], 'claims', lease)
   end
   call('ZADD', HOLDERS, string.format('%.0f', now + lease), own)
@@ -70,17 +71,29 @@ end
 
 -- @section far
 -- A holder may live until a time that lies too far ahead, because this server's clock was set back. Then it lives for
--- the longest lease from now: an item must not be withheld for longer.
--- Needs: call, MOST_DELAY (nobodies live as long as an item was released for), HOLDERS.
+-- the longest lease from now, and a nobody for the longest delay: an item must not be withheld for longer. Nobodies may
+-- be many, and live longer than holders should. So some holders are found in hands, from a random one on.
+-- Needs: call, MOST_DELAY (nobodies live as long as an item was released for), LEASE_OF_MANY, HANDS, HOLDERS, last_of.
 -- Gives: mend_far.
 
+local HOLDERS_A_CALL = 8
+
 local function mend_far(now, longest)
-  local last = string.format('%.0f', now + math.max(tonumber(longest or 0), MOST_DELAY))
+  local last = now + math.max(tonumber(longest or 0), LEASE_OF_MANY)
   local latest = call('ZREVRANGE', HOLDERS, 0, 0, 'WITHSCORES')
-  if latest[2] and tonumber(latest[2]) > tonumber(last) then
-    for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '(' .. last, '+inf', 'LIMIT', 0, 100)) do
-      call('ZADD', HOLDERS, last, holder)
+  if not latest[2] or tonumber(latest[2]) <= last then return end
+  local last_nobody = string.format('%.0f', now + MOST_DELAY)
+  for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '(' .. last_nobody, '+inf', 'LIMIT', 0, 100)) do
+    call('ZADD', HOLDERS, last_nobody, holder)
+  end
+  local from = '[' .. string.char(1 + call('TIME')[2] % 255)
+  for _ = 1, HOLDERS_A_CALL do
+    local member = call('ZRANGEBYLEX', HANDS, from, '+', 'LIMIT', 0, 1)[1]
+    local holder = member and string.sub(member, 1, 8)
+    if holder and tonumber(call('ZSCORE', HOLDERS, holder) or 0) > last then
+      call('ZADD', HOLDERS, string.format('%.0f', last), holder)
     end
+    from = holder and last_of(holder) or '[\1'
   end
 end
 

@@ -17,7 +17,7 @@
 -- ARGV[5] holder: 16 hex digits that do not begin with 00: only what this holder has; or - for none: whoever has it
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
 -- ARGV[7] nobody: 16 hex digits that begin with 00, drawn for this call
--- ARGV[8] delay: the ms before the items are offered again; at most 600000
+-- ARGV[8] delay: the ms before the items are offered again; at most 604800000
 -- ARGV[9] failed: 1 to count a failure of each item, else 0; again: offer items that have a note and that nobody has in
 --   hand, without failures and lapses, and delete the note; from then on they count as forgotten, too
 -- ARGV[10…] items: at most 500 digests, all of this shard (for a quick call 250)

@@ -626,7 +626,7 @@ class AsyncUriFilter(AsyncBaseClient):
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
             TypeError: one string was given instead of a list.
-            ValueError: the delay is not 0 to 600 seconds.
+            ValueError: the delay is not 0 to 604,800 seconds (7 days).
             UriFilterError: any other of the tree in ``errors``, with the ``answers`` that arrived. The call may be
                 repeated.
 

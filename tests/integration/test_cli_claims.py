@@ -232,6 +232,22 @@ def test_lines_are_text_to_crawlers_in_python(news):
     assert news.commit(["https://example.com/é"]) == [True]
 
 
+def test_what_is_due_much_later(news):
+    """A loop need not wait for it: with --within the exit code is that of nothing in hand, and the figures stay."""
+    with news.claims(lease=3600) as mine:
+        mine.claim_many(["a", "b"])
+        mine.release(["a"], delay=6 * 86400)
+        assert "others have 2 items in hand" in run("reclaim", "--within", "61m", code=3)[1]
+        mine.commit(["b"])
+        assert "others have 1 item in hand" in run("reclaim", "--within", "5d", code=1)[1]
+        assert run("reclaim", "-q", "--within", "7d", code=3) == run("reclaim", "-q", code=3) == (b"", "")
+        mine.release(["a"])
+        news.release(["a"])
+    assert run("reclaim", "-q", "--within", "5d") == (b"a\n", "")
+    news.commit(["a"])
+    assert run("reclaim", "-q", "--within", "5d", code=1) == (b"", "")
+
+
 def test_items_that_are_no_lines(news):
     """Reclaim prints none of which a line would be another item: it parks them, and tells; --json prints them."""
     others = ["two\nlines", "end\r", "\ufeffmark", {"url": "x"}, 5, b"\xff\n"]
@@ -274,7 +290,7 @@ def test_lines_that_are_too_long_to_be_kept():
         (["claim", "--lease", "soon"], "'soon'"),
         (["claim", "--holder", "me"], "a holder is 16 hex digits that do not begin with 00, and not 'me'"),
         (["claim", "--holder", "00" + HOLDER[2:]], "a holder is 16 hex digits"),
-        (["release", "--delay", "11m"], "a delay is 0 to 600 seconds"),
+        (["release", "--delay", "8d"], "a delay is 0 to 604800 seconds"),
         (["release", "--holder", ""], "a holder is 16 hex digits"),
         (["reclaim", "--limit", "0"], "0 is not in the range"),
         (["reclaim", "--lease", "1d"], "a lease is 5 to 3600 seconds"),

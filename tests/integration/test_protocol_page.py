@@ -50,8 +50,8 @@ def test_limits_of_claims():
     """They are those of the library."""
     assert f"at most {CLAIMS_A_CALL} items, and {BYTES_A_CALL // 1024} KiB of texts" in PAGE
     assert f"limit is 1 to {RECLAIMED_A_CALL}." in PAGE
-    assert (MOST_LEASE, MOST_DELAY) == (3600, 600)
-    assert "a lease is at most an hour, a delay at most ten minutes" in PAGE
+    assert (MOST_LEASE, MOST_DELAY) == (3600, 7 * 86400)
+    assert "a lease is at most an hour, a delay at most seven days" in PAGE
 
 
 def test_numbers():

@@ -403,8 +403,8 @@ def test_impossible_arguments(api, news):
         with pytest.raises(ValueError, match="a lease is 5 to 3600 seconds"):
             api.claims("news", lease=lease)
     mine = api.claims("news")
-    with pytest.raises(ValueError, match="a delay is 0 to 600 seconds"):
-        mine.release(["a"], delay=601)
+    with pytest.raises(ValueError, match="a delay is 0 to 604800 seconds"):
+        mine.release(["a"], delay=604_801)
     with pytest.raises(ValueError, match="limit is a number of items"):
         mine.reclaim(0)
     with pytest.raises(TypeError, match="a list of items"):

@@ -152,7 +152,7 @@ def test_what_json_cannot_carry(service, news):
         ("commit", {"items": ["a"], "base64": ["", ""]}, "bad_request", "base64.0"),
         ("commit", {"items": [7], "base64": [0]}, "bad_item", "item 0 is no base64"),
         ("commit", {"items": ["ä"], "base64": [0]}, "bad_item", "item 0 is no base64"),
-        ("release", {"items": ["a"], "delay": 601}, "bad_request", "delay"),
+        ("release", {"items": ["a"], "delay": 604801}, "bad_request", "delay"),
         ("release", {"items": ["a"], "failed": 1}, "bad_request", "failed"),
         ("reclaim", {"limit": 101}, "bad_request", "limit"),
         ("reclaim", {"items": []}, "bad_request", "there is no field 'items'"),

@@ -8,6 +8,7 @@ import struct
 import pytest
 from redis.exceptions import ResponseError
 from support.leases import given_up_of, hands_of, holders_of, leases_of
+from support.servers import wait_until
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
@@ -18,7 +19,7 @@ from urifilter_redis.protocol.claims import NO_HOLDER, Holding
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 ONE, TWO = Holding("11" * 8, 60_000), Holding("22" * 8, 60_000)
 MINE = bytes.fromhex(ONE.holder)
-TEN_MINUTES, HOUR = 600_000, 3_600_000
+TEN_MINUTES, HOUR, DAY, WEEK = 600_000, 3_600_000, 86_400_000, 7 * 86_400_000
 #: The commands of claims that a server may refuse in a script, and those that they share with the others.
 TRIED = ("HDEL", "HGET", "HMGET", "HSET", "TIME", "ZADD", "ZLEXCOUNT", "ZRANDMEMBER", "ZRANGEBYLEX", "ZRANGEBYSCORE")
 TRIED += ("ZREM", "ZREVRANGE", "ZSCORE", "EXISTS", "HRANDFIELD", "SETRANGE", "GETRANGE")
@@ -75,7 +76,7 @@ def test_wrong_arguments(shard):
         shard.made("commit", A, holding=NO_HOLDER, reason=b""),
         shard.made("release", A, holding=ONE, delay_holder=ONE.holder),
         shard.made("release", A, holding=ONE, delay_holder="00"),
-        *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, TEN_MINUTES + 1)),
+        *(shard.made("release", A, holding=ONE, delay=delay) for delay in (-1, WEEK + 1, 0.5)),
         *(shard.made("reclaim", b"", holding=ONE, limit=limit) for limit in (0, 101, 1.5)),
         shard.made("reclaim", b"", holding=NO_HOLDER),
         claims.beat(shard.config.uid, KEYS, NO_HOLDER),
@@ -356,15 +357,40 @@ def test_a_member_of_hands_without_an_entry(shard):
 
 @pytest.mark.parametrize("how", ["beat", "reclaim"])
 def test_a_clock_that_was_set_back(shard, how):
-    """A holder and a delay holder that would live for years live for ten minutes; with a longer lease, for that."""
+    """A holder that would live for years lives for ten minutes, or the longest lease; a delay holder for a week."""
     shard.claim(ONE, A)
-    far = {MINE: shard.now() + 10**10, b"\0" * 8: shard.now() + 10**10}
     for longest, lasts in ((60_000, TEN_MINUTES), (HOUR, HOUR)):
-        shard.client.hset(KEYS.meta, "claims", longest)
-        shard.client.zadd(KEYS.holders, far)
-        shard.beat(TWO) if how == "beat" else shard.reclaim(TWO)
-        assert set(far) == set(holders_of(shard.client))
-        assert all(0 <= shard.now() + lasts - until < 60_000 for until in holders_of(shard.client).values())
+        for days in (2, 200):
+            shard.client.hset(KEYS.meta, "claims", longest)
+            shard.client.zadd(KEYS.holders, dict.fromkeys((MINE, b"\0" * 8), shard.now() + days * DAY))
+            shard.beat(TWO) if how == "beat" else shard.reclaim(TWO)
+            found = holders_of(shard.client)
+            assert set(found) == {MINE, b"\0" * 8}
+            assert 0 <= shard.now() + lasts - found[MINE] < 60_000
+            assert 0 <= shard.now() + min(days * DAY, WEEK) - found[b"\0" * 8] < 60_000
+
+
+def test_holders_of_a_clock_that_was_set_back_among_many_delays(shard):
+    """None is overlooked, however many delay holders live longer than it, and those keep their delays."""
+    digests = [md5(b"%d" % number) for number in range(60)]
+    holders = [Holding(f"{4 * number + 4:02x}" * 8, 60_000) for number in range(20)]
+    for number, holding in enumerate(holders):
+        shard.claim(holding, digests[number])
+    delays = {bytes([0, number]) * 4: shard.now() + DAY + number for number in range(200)}
+    for number, delay_holder in enumerate(delays):
+        holding = Holding("fe" * 8, 60_000)
+        if number < 40:
+            shard.claim(holding, digests[20 + number])
+            shard.release(holding, digests[20 + number], delay=WEEK, delay_holder=delay_holder.hex())
+    shard.client.zadd(KEYS.holders, delays | {bytes.fromhex(each.holder): shard.now() + 2 * DAY for each in holders})
+
+    def mended():
+        shard.beat(TWO)
+        found = holders_of(shard.client)
+        return all(found[bytes.fromhex(each.holder)] < shard.now() + HOUR for each in holders)
+
+    wait_until(mended, "some holders live on")
+    assert delays.items() <= holders_of(shard.client).items()
 
 
 def test_a_beat_for_longer_than_any_lease(shard):

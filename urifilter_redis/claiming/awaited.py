@@ -208,7 +208,7 @@ class AsyncClaims(AsyncBaseClaims):
 
         Args:
             uris: any number of items.
-            delay: seconds before they are offered again, at most 600: keep longer delays yourself.
+            delay: seconds before they are offered again, at most 604,800 (7 days).
             failed: count a failure of each item, for the crawler that gives up after some.
             key: makes an item of each of the caller's objects; None: the objects are the items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
@@ -291,7 +291,7 @@ class AsyncClaims(AsyncBaseClaims):
         If the server is away, or the filter was closed before, what is left lapses by itself after a lease.
 
         Raises:
-            ValueError: the delay is not 0 to 600 seconds.
+            ValueError: the delay is not 0 to 604,800 seconds (7 days).
 
         Example:
             >>> await mine.close()

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.engine.batch import items_of, listed
-from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_limit
+from urifilter_redis.protocol.claims import check_delay, check_limit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -160,7 +160,7 @@ class BaseClaims:
 
     def _delay_after(self, error: object) -> float:
         """Return the delay before items are offered again; after an error it is long, as the error may come again."""
-        return 0.0 if error is None else min(self.lease, MOST_DELAY)
+        return 0.0 if error is None else self.lease
 
     def _log_failure(self, error: Exception) -> None:
         """Log the error of a beat; repeated errors of one type are logged once."""

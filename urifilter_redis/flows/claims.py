@@ -100,7 +100,7 @@ def options_of_release(
     """Return the options of a release; ``delay`` is in seconds.
 
     Raises:
-        ValueError: the delay is not 0 to 600 seconds.
+        ValueError: the delay is not 0 to 604,800 seconds (7 days).
     """
     return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=bool(failed))
 

@@ -12,7 +12,7 @@ from urifilter_redis.flows.probe import is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
-from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.protocol.claims import LEASE_OF_MANY, MOST_DELAY
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping, to_scores
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.embedded import IDENTITY
@@ -190,8 +190,9 @@ def _ahead(meta: Mapping[str, str], now: float) -> list[str]:
 
 def _held_far(meta: Mapping[str, str], last: Sequence[tuple[bytes, float]], now: float) -> list[str]:
     """Return a text if the holder that lives longest outlives every lease and every delay that begins ``now``."""
-    most = max(int(meta.get("claims", 0)) / 1000, MOST_DELAY)
-    return [f"claims held for {until / 1000 - now:,.0f} s" for _, until in last if until / 1000 - now > most + AHEAD]
+    lease = max(int(meta.get("claims", 0)) / 1000, LEASE_OF_MANY)
+    ahead = [(until / 1000 - now, MOST_DELAY if holder[:1] == b"\0" else lease) for holder, until in last]
+    return [f"claims held for {seconds:,.0f} s" for seconds, most in ahead if seconds > most + AHEAD]
 
 
 def _version(facts: Facts) -> Finding:

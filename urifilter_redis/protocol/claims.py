@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES_A_CALL",
     "CLAIMS_A_CALL",
+    "LEASE_OF_MANY",
     "LEAST_LEASE",
     "MOST_DELAY",
     "MOST_LEASE",
     "MOST_REASON",
     "NO_HOLDER",
+    "PARKED",
     "RECLAIMED_A_CALL",
     "Counts",
     "Entry",
@@ -66,7 +68,10 @@ RECLAIMED_A_CALL = 100
 LEAST_LEASE, MOST_LEASE = 5.0, 3600.0
 
 #: Seconds of the longest delay of a release; the delay holder that has the items meanwhile does not beat.
-MOST_DELAY = 600.0
+MOST_DELAY = 7 * 86400.0
+
+#: Seconds for which a program that cannot use an item leaves it to others.
+PARKED = 600.0
 
 #: Bytes of the longest reason for which an item is given up.
 MOST_REASON = 200
@@ -186,14 +191,14 @@ def check_lease(lease: float) -> float:
     return float(lease)
 
 
-def check_delay(delay: float) -> float:
+def check_delay(delay: float, most: float = MOST_DELAY) -> float:
     """Return ``delay``, in seconds, if items may be released for so long.
 
     Raises:
         ValueError: it is not 0 to ``most`` seconds.
     """
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= MOST_DELAY:
-        text = f"a delay is 0 to {MOST_DELAY:g} seconds, and not {delay!r}"
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= most:
+        text = f"a delay is 0 to {most:g} seconds, and not {delay!r}"
         raise ValueError(f"{text}: keep a longer one yourself, and release then")
     return float(delay)
 

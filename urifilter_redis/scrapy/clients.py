@@ -13,7 +13,7 @@ from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.holdings import Outstanding
 from urifilter_redis.engine.steps import TOTAL, Timeouts
 from urifilter_redis.errors import FilterNotFound, UriFilterError
-from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.protocol.claims import PARKED
 from urifilter_redis.scrapy.ending import Ending
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Clients:
         others = [claim.item for claim in self._mine.held if not _is_item(claim.item)]  # of no spider
         if others:
             with contextlib.suppress(UriFilterError):  # the next look tries it again
-                await self._mine.release(others, delay=MOST_DELAY)
+                await self._mine.release(others, delay=PARKED)
         return [claim for claim in found if _is_item(claim.item)]
 
     async def outstanding(self) -> Outstanding:

@@ -11,7 +11,7 @@ from scrapy.utils.misc import load_object
 
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
-from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_lease
+from urifilter_redis.protocol.claims import PARKED, check_delay, check_lease
 from urifilter_redis.protocol.config import Settings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _TRIES = 3
 _DELAY = 30.0
 
 #: Seconds of the longest delay: below the time for which pages are parked, so that spiders can tell one from the other.
-_LONGEST_DELAY = MOST_DELAY / 2
+_LONGEST_DELAY = PARKED / 2
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _claiming(settings: BaseSettings) -> Claiming:
             raise ValueError(f"URIFILTER_CLAIM_{name.upper()} is a whole number above 0 and not {number}")
     return Claiming(
         lease=None if lease is None else check_lease(lease),
-        delay=_DELAY if delay is None else check_delay(delay),
+        delay=_DELAY if delay is None else check_delay(delay, PARKED),
         **tries,
     )
 

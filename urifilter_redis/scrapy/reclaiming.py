@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 
 from urifilter_redis.engine.holdings import AFTER_DUE
-from urifilter_redis.protocol.claims import MOST_DELAY
+from urifilter_redis.protocol.claims import PARKED
 from urifilter_redis.scrapy import engine, payloads
 from urifilter_redis.scrapy.ending import Ending
 
@@ -134,12 +134,12 @@ class Reclaiming:
 
     def _park(self, items: Iterable[str | bytes], why: str | None) -> None:
         """Release items for ten minutes, and say why, if there is something to say."""
-        until = time.monotonic() + MOST_DELAY
+        until = time.monotonic() + PARKED
         for item in items:
             if why is not None:
                 logger.warning("%s is set aside for ten minutes: %s", item, why)
             self._parked[item] = until
-            self._endings.add(Ending("release", MOST_DELAY), [item])
+            self._endings.add(Ending("release", PARKED), [item])
 
     async def _others_work(self) -> bool:
         """Whether others have pages in hand that may come to this spider soon, or Redis has to say so yet."""
