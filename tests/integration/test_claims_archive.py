@@ -260,18 +260,22 @@ def test_an_export(any_server, folder, tmp_path):
         one = Holder(news, payload=LARGE)
         one.claim(range(100))
         one.commit(range(50))
+        with news.claims() as mine:
+            mine.claim_many(range(100, 110))
+            mine.give_up(range(100, 110), "404")
         news.checkpoint()
-        expected = in_hand(news, admin)
+        expected, notes = in_hand(news, admin), news.given_up()
         cli.run("archive", "export", "news", str(path), "--archive", folder)
         with ExportedFilter(path) as exported:
             exported.verify()
-            assert exported.ages(range(100)) == [1] * 50 + [0] * 50
+            assert exported.ages(range(110)) == [1] * 50 + [0] * 50 + [1] * 10
         elsewhere = (tmp_path / "elsewhere").as_uri()
         cli.run("archive", "import", str(path), "--archive", elsewhere)
         sound(elsewhere)
         admin.flushall()
         with UriFilter.open("news", redis=any_server.url, archive=elsewhere) as again:
             assert in_hand(again, admin) == expected
+            assert (again.given_up(), len(notes)) == (notes, 10)
 
 
 def sizes_of_scans(news, flow) -> list[int]:

@@ -239,8 +239,9 @@ def _copy(
             yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
         moved.append((yield from writers[-1].finish()))
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-    replies, forgotten, leases = moved[len(bitmaps) :]
-    return dataclasses.replace(checkpoint, bitmaps=bitmaps, replies=replies, forgotten=forgotten, leases=leases)
+    replies, forgotten, leases, notes = moved[len(bitmaps) :]
+    records = {"replies": replies, "forgotten": forgotten, "leases": leases, "notes": notes}
+    return dataclasses.replace(checkpoint, bitmaps=bitmaps, **records)
 
 
 def _abandon(writers: Iterable[Writer]) -> Flow[None]:
