@@ -33,7 +33,7 @@ local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'g
 local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 8, #ARGV, 5, true
 local MOST_REASON, MOST_NOTES = 200, 1024 * 1024 -- bytes: of a reason, and of all notes of a shard
-local OLDEST_A_CALL = 1000 -- notes; more than so many small ones may have to go for a long one
+local OLDEST_A_CALL, OLDEST_A_LOOK = 1000, 10 -- notes; more small ones may have to go for a long one
 
 -- @include "_items.lua" read
 -- @include "_holder.lua" read beat
@@ -82,7 +82,6 @@ end
 
 -- What is noted about the items that are given up: failures, lapses, reason, and what is kept of them.
 local made, noted = {}, {}
-local oldest = reason and call('ZRANGE', GIVEN_UP_AT, 0, OLDEST_A_CALL - 1) or {}
 for digest, entry in pairs(reason and entries or {}) do
   if entry then
     local kept = #entry > SHORT and string.sub(entry, SHORT + 1) or call('HMGET', LEASES, digest .. '+')[1] or ''
@@ -92,6 +91,7 @@ end
 
 write_when_full(KEYS[1])
 if own then try_beating() end
+if reason then call('ZRANGE', GIVEN_UP_AT, 0, 0) end
 
 -- @include "_call.lua" old_records
 
@@ -169,14 +169,23 @@ for _, digest in ipairs(noted) do
     call('ZADD', GIVEN_UP_AT, string.format('%.0f', time), digest)
   end
 end
-for _, some in ipairs({ oldest, noted }) do
-  for _, digest in ipairs(some) do
-    if note_bytes <= MOST_NOTES then break end
-    if some == noted or not made[digest] then
+-- The oldest notes go, and of this call's own some only if that is not enough: the clock may have been set back.
+local own_notes, looked_for = 0, 0
+while note_bytes > MOST_NOTES and looked_for < OLDEST_A_CALL do
+  local oldest = call('ZRANGE', GIVEN_UP_AT, own_notes, own_notes + OLDEST_A_LOOK - 1)
+  if #oldest == 0 then break end
+  for _, digest in ipairs(oldest) do
+    if made[digest] then
+      own_notes = own_notes + 1
+    elseif note_bytes > MOST_NOTES then
       notes[digest] = call('HMGET', GIVEN_UP, digest)[1]
-      delete_note(digest)
+      if delete_note(digest) == 0 then call('ZREM', GIVEN_UP_AT, digest) end
     end
   end
+  looked_for = looked_for + OLDEST_A_LOOK
+end
+for _, digest in ipairs(noted) do
+  if note_bytes > MOST_NOTES then delete_note(digest) end
 end
 if #noted > 0 then
   local claimed, total = unpack(call('HMGET', KEYS[1], 'claimed', 'given_up'))

@@ -297,6 +297,28 @@ def test_the_oldest_notes_go_first(shard):
     assert shard.meta()["given_up"] == "30"
 
 
+def test_the_newest_notes_stay(shard):
+    """Also after the clock was set back; old ones go for a long one; of more than a mebibyte in a call a part stays."""
+    key, times = KEYS.of_given_up
+    old = [md5(b"%d" % number) for number in range(250)]
+    shard.claim(ONE, old, [b"k" * 3500] * 250)
+    shard.give_up(ONE, old, b"404")
+    shard.client.zadd(times, dict.fromkeys(old, shard.now() + DAY))
+    shard.client.zadd(times, {b"it has no note": 0})
+    shard.claim(ONE, A, [b"l" * 256_000])
+    assert shard.give_up(ONE, A, b"500") == [0]
+    notes = shard.client.hgetall(key)
+    assert A in notes
+    assert 200 < len(notes) < 250
+    many = [md5(b"many %d" % number) for number in range(12)]
+    shard.claim(ONE, many, [b"l" * 100_000] * 12)
+    assert shard.give_up(ONE, many, b"500") == [0] * 12
+    notes = shard.client.hgetall(key)
+    assert set(notes) == {b"bytes", *many[-10:]}
+    assert int(notes[b"bytes"]) <= 1 << 20
+    assert len(given_up_of(shard.client)) == 10
+
+
 def test_a_holders_own_lapsed_entries(shard):
     """It cannot claim or reclaim them; any call of it revives them, and its release finds them."""
     shard.claim(ONE, A + B)

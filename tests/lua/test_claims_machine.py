@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         answers = self.ask("commit", holding, digests, lambda: self.model.commit(*expected), packed=packed)
         self.became_final(digests, answers)
 
-    @rule(holding=holdings, digests=some, reason=st.sampled_from([b"", b"404", b"r" * 200]), packed=encodings)
+    @rule(holding=holdings, digests=some, reason=st.sampled_from([b"", b"a\0\n\xff", b"r" * 200]), packed=encodings)
     def give_up(self, holding, digests, reason, packed):
         expected = (whose(holding), holding.lease, digests, reason)
         answers = self.ask(
