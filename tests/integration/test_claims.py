@@ -553,6 +553,12 @@ def test_near_cache(clients, any_server):
         assert theirs.commit(["c"]) == [True]
         assert mine.claim("c") is False
         assert news.near_cache.entries == 2
+        mine.claim("d")
+        assert mine.give_up(["d"]) == [True]
+        assert news.near_cache.entries == 3
+        assert news.retry_given_up(["d"]) == 1
+        assert news.near_cache.entries == 2
+        assert mine.claim("d") is True
 
 
 @pytest.mark.parametrize("call", ["claim", "commit"])

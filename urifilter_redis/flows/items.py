@@ -61,8 +61,8 @@ LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 #: The commands after which an item that was new is seen for good.
 FINAL = ("insert", "commit")
 
-#: The commands that make items new again.
-FORGETTING = ("forget", "remove")
+#: The methods that make items new again.
+FORGETTING = ("forget", "remove", "retry_given_up")
 
 #: The commands that turn the filter: before them if several periods are over, and after them if one is.
 TURNING = ("insert", "claim", "commit")
@@ -245,7 +245,7 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    forgets = session.near if batch.command in FORGETTING else None
+    forgets = session.near if batch.method in FORGETTING else None
     if forgets is not None:
         forgets.forget(batch.digests)
     try:
