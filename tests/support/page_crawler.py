@@ -2,9 +2,10 @@
 
 ``python page_crawler.py URL FILTER COUNT LEASE OUT WAY WORK``: a process that forks a crawler for each line (a number)
 on its standard input, and prints the crawler's process id. WAY is ``claim`` or ``insert``; WORK is the mean time of a
-page, in seconds. A line of OUT is the crawler's number, the time (``monotonic``, which all processes share), a word,
-and page numbers: ``taken`` (since the time: the call had begun then), ``fetched``, ``committing``, ``committed`` (the
-answers are there), ``final`` (those answered True); ``end``: the crawl is done.
+page, in seconds. To ``claim`` a page of ``is_poison`` fails each time, and is given up after ``MOST_FAILURES``. A line of
+OUT is the crawler's number, the time (``monotonic``, which all processes share), a word, and page numbers: ``taken``
+(since the time: the call had begun then), ``fetched``, ``committing``, ``committed`` (the answers are there, or the page
+was released), ``final`` (those answered True); ``end``: the crawl is done.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ import os
 import random
 import sys
 import time
+from functools import partial
 
 from urifilter_redis import AnswerLost, FilterAPIError, ServerUnavailable, Timeouts, UriFilter
 
 BATCH, GROUP = 40, 8
+MOST_FAILURES = 3
+
+
+def is_poison(page: int) -> bool:
+    return page % 20 == 7
 
 
 class Crawler:
@@ -74,10 +81,20 @@ class Crawler:
             group = pages[start : start + GROUP]
             for page in group:
                 self.fetch(page)
-            self.say("committing", group)
-            answers = certain(mine.commit, group)
-            self.say("final", [page for page, final in zip(group, answers, strict=True) if final])
-            self.say("committed", group)
+            self.end(mine.commit, [page for page in group if not is_poison(page)])
+            for claim in mine.claimed(filter(is_poison, group)):
+                if claim.failures < MOST_FAILURES:
+                    certain(partial(mine.release, failed=True), [claim.item])
+                    self.say("committed", [claim.item])
+                else:
+                    self.end(partial(mine.give_up, reason="poison"), [claim.item])
+
+    def end(self, method, pages: list[int]) -> None:
+        """Make pages final."""
+        self.say("committing", pages)
+        answers = certain(method, pages)
+        self.say("final", [page for page, final in zip(pages, answers, strict=True) if final])
+        self.say("committed", pages)
 
 
 def certain(method, pages):
