@@ -2,8 +2,9 @@
 
 All figures are server time, of INFO commandstats: ``insert`` without claims, beside the script of another checkout;
 ``insert`` of a filter with claims that has nothing in hand; ``claim``, ``commit``, ``release`` and ``reclaim`` of items
-of 80 bytes; the longest calls; a million items in hand among 100 holders, of which one is dead; the beats. The ways of
-a row take turns in each round, and the table has the medians. Machines are noisy: read ratios.
+of 80 bytes; ``claim`` and ``give_up`` of items that failed (the notes are full: old ones go); the longest calls;
+a million items in hand among 100 holders, of which one is dead; the beats. The ways of a row take turns in each round,
+and the table has the medians. Machines are noisy: read ratios.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -170,26 +172,33 @@ def of_claims(bench: Bench) -> None:
     bench.fresh(with_claims=True)
     for count in (1, 100, 250):
         holding, other = new_holding(), new_holding()
-        found: dict[str, list[float]] = {name: [] for name in ("claim", "reclaim", "release", "claim of it", "commit")}
+        found: defaultdict[str, list[float]] = defaultdict(list)
         for _ in range(ROUNDS):
-            some = [bench.new(count) for _ in range(times(count))]
-            found["claim"].append(bench.time(*(bench.claim(each, holding) for each in some)))
-            bench.die(holding)
-            taken = min(count, claims.RECLAIMED_A_CALL)
-            again = [claims.reclaim(bench.config.uid, KEYS, "-", other, taken)] * len(some)
-            found["reclaim"].append(bench.time(*again) * count / taken)
-            nobodies = [claims.new_delay_holder() for _ in some]
-            found["release"].append(
-                bench.time(
-                    *(
-                        claims.release(bench.config.uid, KEYS, "-", each, claims.NO_HOLDER, delay_holder=delay_holder)
-                        for each, delay_holder in zip(some, nobodies, strict=True)
+            for failed in (False, True):
+                some = [bench.new(count) for _ in range(times(count))]
+                found["claim"].append(bench.time(*(bench.claim(each, holding) for each in some)))
+                bench.die(holding)
+                taken = min(count, claims.RECLAIMED_A_CALL)
+                again = [claims.reclaim(bench.config.uid, KEYS, "-", other, taken)] * len(some)
+                found["reclaim"].append(bench.time(*again) * count / taken)
+                releases = [
+                    claims.release(
+                        bench.config.uid,
+                        KEYS,
+                        "-",
+                        each,
+                        claims.NO_HOLDER,
+                        delay_holder=claims.new_delay_holder(),
+                        failed=failed,
                     )
-                )
-            )
-            found["claim of it"].append(bench.time(*(bench.claim(each, holding) for each in some)))
-            commits = (claims.commit(bench.config, KEYS, bench.view, "-", each, holding) for each in some)
-            found["commit"].append(bench.time(*commits))
+                    for each in some
+                ]
+                found["release"].append(bench.time(*releases))
+                of_it = bench.time(*(bench.claim(each, holding) for each in some))
+                found["claim of what failed" if failed else "claim of it"].append(of_it)
+                reason = b"answers 500" if failed else None
+                ends = (claims.commit(bench.config, KEYS, bench.view, "-", each, holding, reason) for each in some)
+                found["give_up" if failed else "commit"].append(bench.time(*ends))
         for name, spent in found.items():
             print(f"  {name:45} {count:4} items  {statistics.median(spent) / count:7.2f} us an item")
 
