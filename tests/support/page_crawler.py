@@ -2,10 +2,10 @@
 
 ``python page_crawler.py URL FILTER COUNT LEASE OUT WAY WORK``: a process that forks a crawler for each line (a number)
 on its standard input, and prints the crawler's process id. WAY is ``claim`` or ``insert``; WORK is the mean time of a
-page, in seconds. To ``claim`` a page of ``is_poison`` fails each time, and is given up after ``MOST_FAILURES``. A line of
-OUT is the crawler's number, the time (``monotonic``, which all processes share), a word, and page numbers: ``taken``
-(since the time: the call had begun then), ``fetched``, ``committing``, ``committed`` (the answers are there, or the page
-was released), ``final`` (those answered True); ``end``: the crawl is done.
+page, in seconds. To ``claim`` a page of ``is_poison`` fails each time, and is given up after ``MOST_FAILURES``. A line
+of OUT is the crawler's number, the time (``monotonic``, which all processes share), a word, and page numbers:
+``taken`` (since the time: the call had begun then), ``fetched``, ``committing``, ``committed`` (the answers are there,
+or the page was released), ``final`` (those answered True); ``end``: the crawl is done.
 """
 
 from __future__ import annotations

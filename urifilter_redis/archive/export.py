@@ -240,8 +240,9 @@ def _copy(
         moved.append((yield from writers[-1].finish()))
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
     replies, forgotten, leases, notes = moved[len(bitmaps) :]
-    records = {"replies": replies, "forgotten": forgotten, "leases": leases, "notes": notes}
-    return dataclasses.replace(checkpoint, bitmaps=bitmaps, **records)
+    return dataclasses.replace(
+        checkpoint, bitmaps=bitmaps, replies=replies, forgotten=forgotten, leases=leases, notes=notes
+    )
 
 
 def _abandon(writers: Iterable[Writer]) -> Flow[None]:

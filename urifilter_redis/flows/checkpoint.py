@@ -2,7 +2,7 @@
 
 Inserts only set bits, so the copy of a bitmap has every item that was inserted before the reading began. The
 forgotten digests and the records of calls are read after the bitmaps: if an item's bits were saved, so was its record.
-The leases come after that: if the record of a claim was saved, so was its entry, unless the item was committed meanwhile.
+The leases come later: if the record of a claim was saved, so was its entry, unless the item was committed meanwhile.
 """
 
 from __future__ import annotations
