@@ -162,6 +162,53 @@ def test_giving_up(api, news):
         assert [(each.item, each.reason) for each in news.given_up()] == [("a", "404")]
 
 
+def test_lists(api, news):
+    """As the library lists what is in hand and what was given up, whatever an item is; and they are offered again."""
+    items = ["a", {"x": [1]}, b"odd\xff", "\ud800", *map(str, range(250))]
+    with api.claims("news") as mine, news.claims() as other:
+        other.claim_many(items, payload=lambda item: [1] if item == "a" else item)
+        mine.claim("mine")
+        found = {str(each.item): each for each in api.in_hand("news", limit=1000)}
+        assert found.keys() == {str(each.item) for each in news.in_hand(1000)} == {*map(str, items), "mine"}
+        assert (found["a"].payload, found["a"].holder, found["a"].lapses) == ([1], other.holder, 0)
+        assert 0 < found["a"].lease <= 60
+        assert mine.give_up(["mine"], "404") == [True]
+        assert other.give_up(items[:200], "410") == [True] * 200
+        assert api.given_up("news", limit=1000) == news.given_up(1000)
+        assert api.given_up("news") == news.given_up()
+        assert api.given_up("news", limit=3) == news.given_up(3)
+        assert api.retry_given_up("news", items[2:4]) == 2
+        assert api.retry_given_up("news", [{"url": "a"}, {"url": "never"}], key=lambda each: each["url"]) == 1
+        assert api.retry_given_up("news") == 198
+        assert api.given_up("news") == news.given_up() == []
+        assert len(other.reclaim(1000)) == 201
+        for wrong in (0, -1, "7", True):
+            with pytest.raises(ValueError, match="limit is a number of items"):
+                api.in_hand("news", limit=wrong)
+        with pytest.raises(TypeError):
+            api.retry_given_up("news", "a string")
+        with pytest.raises(FilterAPIError) as caught:
+            api.retry_given_up("news", [*range(5000), "x" * 70_000])
+        assert (caught.value.error_code, caught.value.indices) == ("item_too_long", [5000])
+        with pytest.raises(FilterAPIError) as caught:
+            api.given_up("missing")
+        assert caught.value.error_code == "filter_not_found"
+
+
+def test_lists_awaited(service, news):
+    """The same, awaited."""
+
+    async def go():
+        async with AsyncFilterAPIClient(service.url) as api, api.claims("news") as mine:
+            await mine.claim_many(["a", "b"])
+            await mine.give_up(["a"], "404")
+            assert [each.item for each in await api.in_hand("news")] == ["b"]
+            assert [each.reason for each in await api.given_up("news")] == ["404"]
+            assert await api.retry_given_up("news", ["a"]) == 1
+
+    asyncio.run(go())
+
+
 def test_retries_end(service, news):
     """``retry=`` gets the missing answers from the same object; another one refuses it."""
     with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:

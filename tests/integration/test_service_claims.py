@@ -85,6 +85,99 @@ def test_giving_up(service, news):
     mine("release", status=422, items=["b"], reason="no field of it")
 
 
+def listed(service, name, token=None, status=200, **query):
+    """Return the answer of a list, in as many answers as it comes."""
+    text = "&".join(f"{field}={value}" for field, value in query.items())
+    answer = ask(service, "GET", f"/v1/filters/news/{name}?{text}", token=token)
+    assert answer.status == status, answer.body
+    return answer.json()
+
+
+def pages(service, name, limit):
+    """Return the items of all pages of a list."""
+    found, more = [], {}
+    while True:
+        told = listed(service, name, limit=limit, **more)
+        assert len(told[name]) <= limit
+        found += told[name]
+        if "next" not in told:
+            return found
+        assert len(told[name]) == limit
+        more = {"after": told["next"]}
+
+
+def test_lists(service, news):
+    """What is in hand and what was given up, as the library lists it."""
+    mine, other = Caller(service), Caller(service, OTHER)
+    assert listed(service, "in_hand") == {"filter": "news", "in_hand": []}
+    assert listed(service, "given_up") == {"filter": "news", "given_up": []}
+    mine("claim", items=["a", "b", "c"], payloads=[{"depth": 2}, None, "text"])
+    other("claim", items=["d"])
+    mine("release", items=["a"], failed=True)
+    mine("claim", items=["a"], payloads=[7])
+    found = {each["item"]: each for each in listed(service, "in_hand")["in_hand"]}
+    library = {each.item: each for each in news.in_hand()}
+    assert found.keys() == library.keys() == set("abcd")
+    for name, each in found.items():
+        lease = each.pop("lease")
+        assert lease == pytest.approx(library[name].lease, abs=30)
+        assert 0 < lease <= 60
+        assert each["holder"] == library[name].holder
+        assert each["holder"] not in {HOLDER, OTHER}
+    assert found["a"]["holder"] == found["b"]["holder"] != found["d"]["holder"]
+    assert (found["a"]["payload"], found["a"]["failures"], found["b"]["payload"]) == (7, 1, None)
+    mine("commit", items=["a"], reason="404 ä")
+    told = listed(service, "given_up")["given_up"]
+    (note,) = news.given_up()
+    assert told == [taken("a", 7, failures=1) | {"at": note.at, "reason": "404 ä"}]
+
+
+def test_pages_of_lists(service, news):
+    """Each item stands in one page, though many were given up in one millisecond, in several shards."""
+    with news.claims() as others:
+        others.claim_many(range(60))
+        for start in range(0, 40, 20):
+            others.give_up(range(start, start + 20), "404")
+        for limit in (1, 7, 100):
+            found = pages(service, "given_up", limit)
+            assert sorted(each["item"] for each in found) == [*range(40)]
+            times = [each["at"] for each in found]
+            assert times == sorted(times, reverse=True)
+            assert sorted(each["item"] for each in pages(service, "in_hand", limit)) == [*range(40, 60)]
+        assert "next" not in listed(service, "in_hand", limit=20)
+        first = listed(service, "given_up", limit=30)
+        news.retry_given_up([first["given_up"][-1]["item"]])  # the place stays, though its note is gone
+        assert len(listed(service, "given_up", limit=30, after=first["next"])["given_up"]) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "query", [{"limit": 0}, {"limit": 101}, {"after": "news"}, {"after": "1-abc"}, {"after": "0" * 60}, {"of": "a"}]
+)
+@pytest.mark.parametrize("name", ["in_hand", "given_up"])
+def test_pages_that_there_cannot_be(service, news, name, query):
+    """They are refused; a place behind the end is none."""
+    assert listed(service, name, status=422, **query)["error_code"] == "bad_request"
+    assert listed(service, name, after="999999999-" + "0" * 48).keys() == {"filter", name}
+
+
+def test_retrying_what_was_given_up(service, news):
+    """Some items, those in base64 included, or all; nothing else."""
+    with news.claims() as others:
+        others.claim_many(["a", "b", "c", b"odd\xff", "in hand"])
+        others.give_up(["a", "b", "c", b"odd\xff"], "404")
+        odd = next(each for each in listed(service, "given_up")["given_up"] if "item_base64" in each)
+        path = "/v1/filters/news/retry_given_up"
+        body = {"items": ["a", odd["item_base64"], "in hand", "never"], "base64": [1]}
+        assert ask(service, "POST", path, body).json() == {"filter": "news", "offered": 2}
+        assert sorted(each["item"] for each in listed(service, "given_up")["given_up"]) == ["b", "c"]
+        assert ask(service, "POST", path, {}).json() == {"filter": "news", "offered": 2}
+        assert ask(service, "POST", path, {"items": None}).json() == {"filter": "news", "offered": 0}
+        for wrong in ({"base64": [0]}, {"items": "a"}, {"items": ["a"], "base64": [1]}, {"reason": ""}):
+            assert ask(service, "POST", path, wrong).json()["error_code"] == "bad_request"
+        assert {each.item for each in others.reclaim()} == {"a", "b", "c", b"odd\xff"}
+
+
 def test_a_payload_of_null(service):
     """It is kept as it is; without payloads each item is its own."""
     mine = Caller(service)
@@ -311,6 +404,22 @@ def test_reading_is_not_enough(guarded, served, command):
     body = {} if command in {"reclaim", "beat"} else {"items": ["a"]}
     assert Caller(guarded, token=READER)(command, 403, **body)["error_code"] == "forbidden"
     assert Caller(guarded)(command, 401, **body)["error_code"] == "unauthorized"
+
+
+@pytest.mark.slow
+def test_lists_are_for_those_who_may_claim(guarded, served):
+    """They have what claimants keep, and holders by the names that no token's holder can be told from."""
+    one, path = Caller(guarded, token=WRITER), "/v1/filters/news/retry_given_up"
+    one("claim", items=["a", "b"], payloads=["secret", None])
+    one("commit", items=["a"], reason="404")
+    for name in ("in_hand", "given_up"):
+        assert listed(guarded, name, READER, 403)["error_code"] == "forbidden"
+        assert listed(guarded, name, None, 401)["error_code"] == "unauthorized"
+        assert [each["item"] for each in listed(guarded, name, SECOND)[name]] == ["b" if name == "in_hand" else "a"]
+    assert listed(guarded, "in_hand", SECOND)["in_hand"][0]["holder"] != HOLDER
+    assert ask(guarded, "POST", path, {}, READER).json()["error_code"] == "forbidden"
+    assert ask(guarded, "POST", path, {}).json()["error_code"] == "unauthorized"
+    assert ask(guarded, "POST", path, {}, SECOND).json()["offered"] == 1
 
 
 @pytest.mark.slow

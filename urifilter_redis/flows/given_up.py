@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from urifilter_redis.engine.batch import RELEASE, Batch, call_to_resume, items_of
 from urifilter_redis.engine.holdings import ClaimOptions
@@ -21,11 +20,15 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
+    from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = ["given_up", "in_hand", "retry"]
+__all__ = ["After", "given_up", "given_up_page", "in_hand", "in_hand_page", "retry"]
 
 T = TypeVar("T")
+
+#: A place in a list, behind which the list goes on.
+After: TypeAlias = tuple[int, bytes]
 
 #: The least member of ``hands`` that belongs to a claimant, and to no delay holder.
 _CLAIMANTS = b"[\1"
@@ -33,50 +36,87 @@ _CLAIMANTS = b"[\1"
 #: Notes that one reply has; a note has 128 KiB at most, and usually some hundred bytes.
 NOTES_A_REPLY = 100
 
-#: Shards that one pipeline asks for what is in hand.
-SHARDS_AT_ONCE = 16
-
 
 def given_up(session: Session, limit: int) -> Flow[list[GivenUp]]:
-    """Return at most ``limit`` items that were given up, the latest first.
+    """Return at most ``limit`` items that were given up, the latest first; raises as ``given_up_page``."""
+    found, _ = yield from given_up_page(session, limit)
+    return found
+
+
+def given_up_page(session: Session, limit: int, after: After | None = None) -> Flow[tuple[list[GivenUp], After | None]]:
+    """Return at most ``limit`` items that were given up behind a place in the list, the latest first.
+
+    Returns:
+        The items; and the place behind them (ms since 1970, and digest), None if there are no more.
 
     Raises:
         SliceLost: a note cannot be read.
     """
-    found: list[GivenUp] = []
+    ranges: list[tuple[float | str, float | str, int]] = [("+inf", "-inf", limit + 1)]
+    if after is not None:  # all of the same ms, and those before it
+        ranges = [(after[0], after[0], -1), (f"({after[0]}", "-inf", limit + 1)]
+    latest: list[tuple[int, bytes, str]] = []
     for shards in chunked(range(session.config.shards)):
         keys = [session.keys.shard(shard).of_given_up for shard in shards]
-        replies = yield from ask(session, *(("ZRANGE", times, -limit, -1, "WITHSCORES") for _, times in keys))
-        latest = [
-            (at, digest, key) for (key, _), reply in zip(keys, replies, strict=True) for digest, at in to_scores(reply)
+        replies = yield from ask(session, *(_by_score(times, *each) for _, times in keys for each in ranges))
+        owners = (key for key, _ in keys for _ in ranges)
+        latest += [
+            (round(at), digest, key)
+            for key, reply in zip(owners, replies, strict=True)
+            for digest, at in to_scores(reply)
+            if after is None or (round(at), digest) < after
         ]
-        for some in chunked(sorted(latest, reverse=True)[:limit], NOTES_A_REPLY):
-            notes = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
-            found += [_read(session, "given_up", note_of, note) for note in notes if note is not None]
-    return sorted(found, key=attrgetter("at"), reverse=True)[:limit]
+        latest = sorted(latest, reverse=True)[: limit + 1]
+    found: list[GivenUp] = []
+    for some in chunked(latest[:limit], NOTES_A_REPLY):
+        notes = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
+        found += [_read(session, "given_up", note_of, note) for note in notes if note is not None]
+    return found, latest[limit - 1][:2] if len(latest) > limit else None
 
 
 def in_hand(session: Session, limit: int) -> Flow[list[InHand]]:
-    """Return at most ``limit`` items that somebody has in hand, or had when it died; in no order.
+    """Return at most ``limit`` items that somebody has in hand; raises as ``in_hand_page``."""
+    found, _ = yield from in_hand_page(session, limit)
+    return found
+
+
+def in_hand_page(session: Session, limit: int, after: After | None = None) -> Flow[tuple[list[InHand], After | None]]:
+    """Return at most ``limit`` items, behind a place, that somebody has in hand, or had when it died; in no order.
+
+    Returns:
+        The items; and the place behind them (shard, and member of ``hands``), None if there are no more.
 
     Raises:
         SliceLost: an entry cannot be read.
     """
+    members = yield from _claimed(session, limit + 1, after)
+    if not members:
+        return [], None
     found: list[InHand] = []
-    for shards in chunked(range(session.config.shards), SHARDS_AT_ONCE):
-        commands: list[Any] = []
-        for shard in shards:
-            page = ("ZRANGEBYLEX", session.keys.shard(shard).hands, _CLAIMANTS, "+", "LIMIT", 0, limit - len(found))
-            commands += [time_at(session, shard), page]
-        replies = yield from ask(session, *commands)
-        members = [
-            (session.keys.shard(shard), time_of(now), member)
-            for shard, now, page in zip(shards, replies[::2], replies[1::2], strict=True)
-            for member in page
-        ]
-        for some in chunked(members[: limit - len(found)], NOTES_A_REPLY):
-            found += yield from _in_hand(session, some)
-        if len(found) >= limit:
+    shards = sorted({shard for shard, _ in members[:limit]})
+    times = yield from ask(session, *(time_at(session, shard) for shard in shards))
+    now = dict(zip(shards, map(time_of, times), strict=True))
+    for some in chunked(members[:limit], NOTES_A_REPLY):
+        found += yield from _in_hand(session, [(session.keys.shard(shard), now[shard], each) for shard, each in some])
+    return found, members[limit - 1] if len(members) > limit else None
+
+
+def _claimed(session: Session, limit: int, after: After | None) -> Flow[list[After]]:
+    """Return the shards and members of ``hands`` of at most ``limit`` items that claimants have, behind a place."""
+    first, last = after or (0, b"")
+    found: list[After] = []
+    for shards in chunked(range(first, session.config.shards)):
+        begins = [b"(" + last if shard == first and last else _CLAIMANTS for shard in shards]
+        asked = [(session.keys.shard(shard).hands, begin, "+") for shard, begin in zip(shards, begins, strict=True)]
+        counts = yield from ask(session, *(("ZLEXCOUNT", *each) for each in asked))
+        taken, left = [], limit - len(found)
+        for shard, each, count in zip(shards, asked, counts, strict=True):
+            if count and left:
+                taken.append((shard, ("ZRANGEBYLEX", *each, "LIMIT", 0, min(count, left))))
+                left -= min(count, left)
+        replies = (yield from ask(session, *(command for _, command in taken))) if taken else []
+        found += [(shard, bytes(each)) for (shard, _), reply in zip(taken, replies, strict=True) for each in reply]
+        if not left:
             break
     return found
 
@@ -94,6 +134,10 @@ def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]
             lease = max(0.0, (float(until or 0) - now) / 1000)
             found.append(_read(session, "leases", in_hand_of, entry, text, lease))
     return found
+
+
+def _by_score(times: str, most: float | str, least: float | str, limit: int) -> Arguments:
+    return ("ZRANGE", times, most, least, "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
 
 
 def retry(

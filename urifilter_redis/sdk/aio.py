@@ -10,7 +10,7 @@ from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGE
 from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import AsyncBaseClient
-from urifilter_redis.sdk.claims_backend import HTTPClaims
+from urifilter_redis.sdk.claims_backend import HTTPClaims, given_up, in_hand, retry_given_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
+    from urifilter_redis.protocol.claims import GivenUp, InHand
     from urifilter_redis.sdk.calls import APICall
 
 __all__ = ["AsyncAdmin", "AsyncFilterAPIClient"]
@@ -511,6 +512,67 @@ class AsyncFilterAPIClient(AsyncAdmin):
         made = AsyncClaims(HTTPClaims(self._api, filter_typeid, lease), self._run, self._run, name=name)
         self._claimed.add(made)
         return made
+
+    async def in_hand(self, filter_typeid: str, limit: int = 100) -> list[InHand]:
+        """Return items that somebody has in hand, with their holders and counts; in no order.
+
+        A holder is told by the name that Redis knows, which the service makes of the token and of ``Claims.holder``.
+        The token must allow writing, as for claims.
+
+        Args:
+            filter_typeid: the filter's name.
+            limit: the most items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            ValueError: the limit is no number of items.
+
+        Example:
+            >>> await api.in_hand("news")
+            []
+        """
+        return await self._run(in_hand(self._api, filter_typeid, limit))
+
+    async def given_up(self, filter_typeid: str, limit: int = 100) -> list[GivenUp]:
+        """Return items that were given up, the latest first; see ``give_up`` of claims.
+
+        The token must allow writing, as for claims.
+
+        Args:
+            filter_typeid: the filter's name.
+            limit: the most items.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+            ValueError: the limit is no number of items.
+
+        Example:
+            >>> await api.given_up("news")
+            []
+        """
+        return await self._run(given_up(self._api, filter_typeid, limit))
+
+    async def retry_given_up(self, filter_typeid: str, uris: Iterable[Any] | None = None, *, key: Key = None) -> int:
+        """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
+
+        Args:
+            filter_typeid: the filter's name.
+            uris: any number of items; those that were not given up stay as they are. None: all that have a note.
+            key: makes an item of each of the caller's objects; None: the objects are the items.
+
+        Returns:
+            How many items this call offers; after a lost answer it may be too few, though all are offered.
+
+        Raises:
+            FilterAPIError: some items cannot be filtered (``bad_item``), the service refused, or could not be reached.
+                The call may be repeated.
+            TypeError: one string was given instead of a list.
+
+        Example:
+            >>> await api.retry_given_up("news")
+            0
+        """
+        return await self._run(retry_given_up(self._api, filter_typeid, uris, key))
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.

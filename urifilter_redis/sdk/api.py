@@ -244,7 +244,10 @@ class API:
         Raises:
             FilterAPIError: the service refused, or could not be reached.
         """
-        path = f"{self.path_of(filter_typeid)}/{action}"
+        return (yield from self.repeat(f"{self.path_of(filter_typeid)}/{action}", content))
+
+    def repeat(self, path: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
+        """Send a request that may be repeated freely; raises as ``get``."""
         return (yield from self._repeatable(("POST", path, "", write_json(content))))
 
     def _repeatable(self, command: Arguments) -> Flow[dict[str, Any]]:

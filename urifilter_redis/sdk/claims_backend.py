@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import itertools
 import operator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
-from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE
+from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, items_of, listed
 from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import COMMANDS
-from urifilter_redis.protocol.claims import RECLAIMED_A_CALL, Holding, check_delay, check_lease, new_holder
+from urifilter_redis.protocol.claims import (
+    RECLAIMED_A_CALL,
+    GivenUp,
+    Holding,
+    InHand,
+    check_delay,
+    check_lease,
+    check_limit,
+    new_holder,
+)
 from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.holdings import Found
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.sdk.api import API
 
-__all__ = ["HTTPClaims"]
+__all__ = ["HTTPClaims", "given_up", "in_hand", "retry_given_up"]
 
 #: The only shard of the holdings here, because the service does not tell the shards of items.
 SHARD = 0
@@ -70,13 +80,7 @@ class ClaimsCall(APICall):
         content = super().body(part)
         if self.payloads is not None:
             content["payloads"] = list(self.payloads[part.start : part.start + len(part.items)])
-        indices = [index for index, item in enumerate(part.items) if not in_json(item)] if self._ends else []
-        if indices:
-            listed = list(part.items)
-            for index in indices:
-                listed[index] = base64.b64encode(encode_item(listed[index])).decode()
-            content |= {"items": listed, "base64": indices}
-        return content
+        return content | _in_base64(part.items) if self._ends else content
 
     @contextlib.contextmanager
     def under_way(self, part: Part) -> Iterator[None]:
@@ -289,7 +293,7 @@ class HTTPClaims:
             self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
         for each in part.reply["claims"]:
-            claim = Claim(_value(each, "item"), _value(each, "payload"), each["failures"], each["lapses"])
+            claim = Claim(*_of_item(each), *_counts(each))
             found.append((SHARD, encode_item(claim.item), claim))
             self.holdings.take(*found[-1])
         others = part.reply["outstanding"]
@@ -305,6 +309,72 @@ class HTTPClaims:
 
     def _path(self, command: str) -> str:
         return f"{self._api.path_of(self.name)}/{command}"
+
+
+def in_hand(api: API, filter_typeid: str, limit: int) -> Flow[list[InHand]]:
+    """Return at most ``limit`` items that somebody has in hand; raises ValueError, and as ``API.get``."""
+    found = yield from _pages(api, filter_typeid, "in_hand", limit)
+    return [InHand(*_of_item(each), each["holder"], *_counts(each), each["lease"]) for each in found]
+
+
+def given_up(api: API, filter_typeid: str, limit: int) -> Flow[list[GivenUp]]:
+    """Return at most ``limit`` items that were given up, the latest first; raises likewise."""
+    found = yield from _pages(api, filter_typeid, "given_up", limit)
+    return [GivenUp(*_of_item(each), *_counts(each), each["at"], each["reason"]) for each in found]
+
+
+def retry_given_up(api: API, filter_typeid: str, objects: Iterable[Any] | None, key: Key) -> Flow[int]:
+    """Offer items that were given up once more, or all of them; return how many.
+
+    Raises:
+        FilterAPIError: some items cannot be filtered (``bad_item``), the service refused, or could not be reached.
+        TypeError: one string was given instead of a list.
+    """
+    path = f"{api.path_of(filter_typeid)}/retry_given_up"
+    if objects is None:
+        return (yield from api.repeat(path, {}))["offered"]  # type: ignore[no-any-return]
+    items, count = items_of(listed(objects), key), 0
+    for begin, end in itertools.pairwise(cuts(sizes(items, in_base64=True))):
+        some = items[begin:end]
+        try:
+            count += (yield from api.repeat(path, {"items": some, **_in_base64(some)}))["offered"]
+        except FilterAPIError as error:
+            error.indices = [begin + index for index in error.indices]
+            raise
+    return count
+
+
+def _pages(api: API, filter_typeid: str, name: str, limit: int) -> Flow[list[dict[str, Any]]]:
+    """Return the items of a list, which come in several answers if they are many."""
+    check_limit(limit)
+    found: list[dict[str, Any]] = []
+    path, after = f"{api.path_of(filter_typeid)}/{name}", ""
+    while True:
+        most = min(limit - len(found), RECLAIMED_A_CALL)
+        told = yield from api.get(f"{path}?limit={most}{after}")
+        found += told[name]
+        if len(found) >= limit or told.get("next") is None:
+            return found
+        after = f"&after={told['next']}"
+
+
+def _in_base64(items: Sequence[Any]) -> dict[str, Any]:
+    """Return the fields of a body for items some of which JSON cannot carry; none if it can carry all."""
+    indices = [index for index, item in enumerate(items) if not in_json(item)]
+    if not indices:
+        return {}
+    encoded = list(items)
+    for index in indices:
+        encoded[index] = base64.b64encode(encode_item(encoded[index])).decode()
+    return {"items": encoded, "base64": indices}
+
+
+def _of_item(told: dict[str, Any]) -> tuple[Any, Any]:
+    return _value(told, "item"), _value(told, "payload")
+
+
+def _counts(told: dict[str, Any]) -> tuple[int, int]:
+    return told["failures"], told["lapses"]
 
 
 def _value(taken: dict[str, Any], name: str) -> Any:

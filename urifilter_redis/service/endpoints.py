@@ -18,7 +18,7 @@ from starlette.responses import Response
 from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
-from urifilter_redis.flows import claims, items, reclaim
+from urifilter_redis.flows import claims, given_up, items, reclaim
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import NO_HOLDER
@@ -33,6 +33,7 @@ from urifilter_redis.service.middleware import COMMAND, COUNTS
 from urifilter_redis.service.requests import (
     BeatRequest,
     ClaimRequest,
+    ClaimsQuery,
     CommitRequest,
     EndRequest,
     ItemsRequest,
@@ -40,6 +41,7 @@ from urifilter_redis.service.requests import (
     PageQuery,
     ReclaimRequest,
     ReleaseRequest,
+    RetryRequest,
     check_items,
     header,
     headers_of,
@@ -59,12 +61,15 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.claims import Counts, Holding
+    from urifilter_redis.flows.given_up import After
+    from urifilter_redis.protocol.claims import Counts, GivenUp, Holding, InHand
     from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
     OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
+    OfClaims: TypeAlias = Claim | InHand | GivenUp
+    Lists: TypeAlias = Callable[[Session, int, After | None], Flow[tuple[list[Any], After | None]]]
 
 __all__ = ["BODIES", "KEY_LENGTH", "Service", "beat", "content_of", "flow_of", "items_in", "take"]
 
@@ -211,6 +216,39 @@ class Service(Admission):
         request.scope[COUNTS] = {"filter": name, "items": in_hand}
         return Answer({"filter": name, "in_hand": in_hand})
 
+    async def in_hand(self, request: Request, name: str) -> Response:
+        """Answer what is in hand; a token must be able to claim, because it learns what claimants keep."""
+        return await self._listed(request, name, "in_hand", given_up.in_hand_page, ("holder", "lease"))
+
+    async def given_up(self, request: Request, name: str) -> Response:
+        """Answer what was given up, the latest first; likewise."""
+        return await self._listed(request, name, "given_up", given_up.given_up_page, ("at", "reason"))
+
+    async def _listed(self, request: Request, name: str, command: str, page: Lists, more: tuple[str, ...]) -> Response:
+        request.scope[COMMAND] = command
+        token = self.whose(request)
+        asked = query(request, ClaimsQuery)
+        async with self.allowed(token, name, writes=True):
+            found, place = await self._run(name, lambda session: page(session, asked.limit, asked.place))
+        request.scope[COUNTS] = {"filter": name, "items": len(found)}
+        listed = [_with_counts(each) | {field: getattr(each, field) for field in more} for each in found]
+        behind = {} if place is None else {"next": ClaimsQuery.after_of(place)}
+        return Answer({"filter": name, command: listed, **behind})
+
+    async def retry_given_up(self, request: Request, name: str) -> Response:
+        """Offer what was given up once more; answer how many items."""
+        request.scope[COMMAND] = "retry_given_up"
+        token = self.whose(request)
+        asked = await read(request, RetryRequest, self.settings.limits)
+        if asked.items is None and asked.base64:
+            raise Refusal("bad_request", "base64: there are no items")
+        given = None if asked.items is None else items_in(asked)
+        async with self.allowed(token, name, writes=True):
+            check_items(given or (), self.settings.limits)
+            offered = await self._run(name, lambda session: given_up.retry(session, given))
+        request.scope[COUNTS] = {"filter": name, "items": offered}
+        return Answer({"filter": name, "offered": offered})
+
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
         self,
         request: Request,
@@ -334,21 +372,22 @@ def _key(request: Request, token: Token) -> CallKey | None:
     return CallKey(text, token.name)
 
 
-def items_in(asked: OfItems) -> Sequence[Any]:
+def items_in(asked: OfItems | RetryRequest) -> Sequence[Any]:
     """Return the items of a body.
 
     Raises:
         Refusal: a position of ``base64`` is none of an item or comes twice, or its item is no base64.
     """
-    places = asked.base64 if isinstance(asked, EndRequest) else []
+    places = asked.base64 if isinstance(asked, EndRequest | RetryRequest) else []
+    listed = asked.items or []
     if not places:
-        return asked.items
+        return listed
     if len(set(places)) < len(places):  # a long item of a million positions would keep the worker busy for hours
         raise Refusal("bad_request", "base64: a position comes twice")
-    found = list(asked.items)
+    found = list(listed)
     for place in places:
         try:
-            found[place] = base64.b64decode(asked.items[place], validate=True)
+            found[place] = base64.b64decode(listed[place], validate=True)
         except IndexError:
             raise Refusal("bad_request", f"base64: there is no item {place}") from None
         except (TypeError, ValueError, binascii.Error):
@@ -413,15 +452,7 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
 
 def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
     """Return the answer to a request that takes items in hand."""
-    taken = [
-        {
-            **_shown("item", each.item),
-            **_shown("payload", each.payload),
-            "failures": each.failures,
-            "lapses": each.lapses,
-        }
-        for each in found
-    ]
+    taken = list(map(_with_counts, found))
     others = None if outstanding is None else {"others": outstanding.others, "due": outstanding.due}
     return {"claims": taken, "total": len(taken), "outstanding": others}
 
@@ -455,6 +486,12 @@ def _holding(
     if asked.holder is None:
         return NO_HOLDER
     return claims.holding_of(session, bound(token, asked.holder), asked.lease)
+
+
+def _with_counts(each: OfClaims) -> dict[str, Any]:
+    """Return the fields that tell of an item with its payload and counts."""
+    counts = {"failures": each.failures, "lapses": each.lapses}
+    return _shown("item", each.item) | _shown("payload", each.payload) | counts
 
 
 def _shown(name: str, value: object) -> dict[str, Any]:

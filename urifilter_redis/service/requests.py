@@ -34,6 +34,7 @@ __all__ = [
     "NAME_PATTERN",
     "BeatRequest",
     "ClaimRequest",
+    "ClaimsQuery",
     "CommitRequest",
     "EndRequest",
     "ItemsRequest",
@@ -42,6 +43,7 @@ __all__ = [
     "PageQuery",
     "ReclaimRequest",
     "ReleaseRequest",
+    "RetryRequest",
     "Strict",
     "check_items",
     "client_of",
@@ -178,6 +180,36 @@ class PageQuery(Strict):
         found = sorted(name for name in names if self.after is None or name > self.after)
         page = found[: self.limit]
         return page, {"next": page[-1]} if len(found) > len(page) else {}
+
+
+class ClaimsQuery(Strict):
+    """The part of a list of items that is wanted."""
+
+    limit: Annotated[int, Field(ge=1, le=RECLAIMED_A_CALL, description="the most items to list")] = RECLAIMED_A_CALL
+    after: Annotated[
+        str | None,
+        Field(pattern="^[0-9]{1,15}-([0-9a-f]{2}){16,24}$", description="list what comes behind: `next` of a list"),
+    ] = None
+
+    @property
+    def place(self) -> tuple[int, bytes] | None:
+        """The place behind which the list goes on; None: its beginning."""
+        if self.after is None:
+            return None
+        number, _, content = self.after.partition("-")
+        return int(number), bytes.fromhex(content)
+
+    @staticmethod
+    def after_of(place: tuple[int, bytes]) -> str:
+        """Return the text of a place."""
+        return f"{place[0]}-{place[1].hex()}"
+
+
+class RetryRequest(Strict):
+    """Items that were given up, to be offered once more."""
+
+    items: Annotated[list[Any] | None, Field(description="some of them; null: all")] = None
+    base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
 
 
 class BeatRequest(Strict):

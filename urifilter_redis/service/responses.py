@@ -23,11 +23,16 @@ __all__ = [
     "Error",
     "Filters",
     "Found",
+    "GivenUp",
+    "Held",
     "InHand",
     "Info",
     "Inserted",
+    "ListGivenUp",
+    "ListInHand",
     "Master",
     "OfOne",
+    "Offered",
     "Others",
     "Overview",
     "Plot",
@@ -48,6 +53,7 @@ __all__ = [
 _Filter = Annotated[str, Field(description="the filter's name")]
 _Total = Annotated[int, Field(description="items of the request")]
 _Seen = Annotated[int, Field(description="items that were seen before")]
+_NEXT = "what to give as `after` for more; without it this is all"
 
 
 class Answer(JSONResponse):
@@ -146,7 +152,7 @@ class Released(BaseModel):
 
 
 class Taken(BaseModel):
-    """An item that is in the holder's hands now. Text that JSON cannot carry comes as base64 of its bytes."""
+    """An item with its counts. Text that JSON cannot carry comes as base64 of its bytes."""
 
     item: Any = Field(default=None, description="the item")
     item_base64: str = Field(default="", description="the item, in place of `item`")
@@ -154,6 +160,43 @@ class Taken(BaseModel):
     payload_base64: str = Field(default="", description="its payload, in place of `payload`")
     failures: int = Field(description="how many times it was released as failed")
     lapses: int = Field(description="how many holders of it have died")
+
+
+class Held(Taken):
+    """An item that somebody has in hand."""
+
+    holder: str = Field(description="who has it, by the name that Redis knows: 16 hex digits")
+    lease: float = Field(description="seconds for which the holder lives without a sign of life; 0: it has lapsed")
+
+
+class ListInHand(BaseModel):
+    """Items that somebody has in hand."""
+
+    filter: _Filter
+    in_hand: list[Held] = Field(description="the items, in no order")
+    next: str | None = Field(default=None, description=_NEXT)
+
+
+class GivenUp(Taken):
+    """An item that was given up."""
+
+    at: float = Field(description="when, in seconds since 1970")
+    reason: str = Field(description="why, as its holder has said")
+
+
+class ListGivenUp(BaseModel):
+    """Items that were given up."""
+
+    filter: _Filter
+    given_up: list[GivenUp] = Field(description="the items, the latest first")
+    next: str | None = Field(default=None, description=_NEXT)
+
+
+class Offered(BaseModel):
+    """How many items are offered once more."""
+
+    filter: _Filter
+    offered: int = Field(description="their number; the others had not been given up, or a former attempt did it")
 
 
 class Others(BaseModel):

@@ -35,7 +35,15 @@ from urifilter_redis.service import responses
 from urifilter_redis.service.admin import ACTIONS, Admin, DropRequest
 from urifilter_redis.service.endpoints import BODIES, KEY_LENGTH, Service
 from urifilter_redis.service.errors import LATER
-from urifilter_redis.service.requests import NAME_PATTERN, BeatRequest, OlderItems, PageQuery, ReclaimRequest
+from urifilter_redis.service.requests import (
+    NAME_PATTERN,
+    BeatRequest,
+    ClaimsQuery,
+    OlderItems,
+    PageQuery,
+    ReclaimRequest,
+    RetryRequest,
+)
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import FilterSettings
 
@@ -92,6 +100,7 @@ EXAMPLES = {
         },
     ),
     "beat": Example({"holder": _HOLDER}, _OF | {"in_hand": 1}),
+    "retry_given_up": Example({"items": [_E]}, _OF | {"offered": 0}),
     "rotate": Example({"expected_epoch": 0}, _OF | {"epoch": 1, "rotated": True, "shards": 1, "problems": []}),
     "checkpoint": Example({"full": False}, _OF | {"number": 1, "begun": 1795300000.0, "shards": 1, "size": 1234}),
     "restore": Example({}, _OF | {"uid": _UID}),
@@ -173,7 +182,7 @@ _SCHEMAS, _CREATE = "#/components/schemas/", "CreateRequest"
 
 #: The bodies of requests, by their names in the document; that of ``create`` is one of several.
 _REQUESTS: set[type[BaseModel]] = {*BODIES.values(), *(body for body, _ in ACTIONS.values())}
-_REQUESTS |= {OlderItems, ReclaimRequest, BeatRequest}
+_REQUESTS |= {OlderItems, ReclaimRequest, BeatRequest, RetryRequest}
 
 #: The settings that go with a retention alone, and those without which it is refused.
 _OF_RETENTION: Mapping[str, tuple[str, ...]] = {
@@ -209,6 +218,13 @@ def _add_items(routes: _Routes, service: Service) -> None:
                 _of_filter(service.reclaim), responses.Reclaimed, _OF_ACTIONS, ReclaimRequest, keyed=True)  # fmt: skip
     routes.post("beat", "claims", "Keep in a holder's hands what it has", _of_filter(service.beat), responses.InHand,
                 _OF_HOLDERS, BeatRequest)  # fmt: skip
+    routes.post("retry_given_up", "claims", "Offer what was given up once more, some of it or all",
+                _of_filter(service.retry_given_up), responses.Offered, _OF_ITEMS, RetryRequest)  # fmt: skip
+    path, paged = FILTERS_PATH + "/{filter}", _query(ClaimsQuery)
+    routes.get(path + "/in_hand", "in_hand", "claims", "List what is in hand, with its holders and counts",
+               _of_filter(service.in_hand), responses.ListInHand, _OF_STATES, paged)  # fmt: skip
+    routes.get(path + "/given_up", "given_up", "claims", "List what was given up, the latest first",
+               _of_filter(service.given_up), responses.ListGivenUp, _OF_STATES, paged)  # fmt: skip
 
 
 def _add_admin(routes: _Routes, service: Service) -> None:
