@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -17,8 +17,18 @@ from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.claiming.base import Beating
 from urifilter_redis.engine.holdings import BEATS, ClaimOptions
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.claims import options_of_release
-from urifilter_redis.protocol.claims import NO_HOLDER, PARKED, Holding, check_delay, check_holder, check_lease
+from urifilter_redis.flows.claims import options_of_release, reason_of
+from urifilter_redis.protocol.claims import (
+    NO_HOLDER,
+    PARKED,
+    RECLAIMED_A_CALL,
+    GivenUp,
+    Holding,
+    InHand,
+    check_delay,
+    check_holder,
+    check_lease,
+)
 from urifilter_redis.streaming import Answers, Stream
 
 from .common import (
@@ -44,14 +54,16 @@ from .printing import Printer, Undoing, print_lines
 from .signals import Interrupted, Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from urifilter_redis import Claim, GivenUp, InHand, Outstanding
+    from urifilter_redis import Claim, Outstanding
     from urifilter_redis.claiming.blocking import Claims
 
     from .lines import Window
 
 __all__ = ["beat", "claim", "claims", "commit", "given_up", "reclaim", "release"]
+
+L = TypeVar("L", InHand, GivenUp)
 
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has
 #: ended.
@@ -59,6 +71,9 @@ LEASE = "5m"
 
 #: Bytes of a line left out that its report shows.
 SHOWN = 60
+
+#: Characters of an item that a table shows; --json has all.
+WIDEST = 200
 
 #: The exit code of ``beat`` for a holder that has nothing in hand, and of ``reclaim`` if nobody has.
 NOTHING_IN_HAND = 1
@@ -166,6 +181,12 @@ class _Committed(Summary):
     names: ClassVar[dict[str, str]] = {"new": "committed"}
 
 
+class _GivenUp(Summary):
+    """The result of ``commit --give-up``: ``new`` is the number of lines that it gave up."""
+
+    names: ClassVar[dict[str, str]] = {"new": "given_up", "seen": "not_in_hand"}
+
+
 class _Released(Summary):
     """The result of ``release``: ``seen`` is the number of lines that it gave back."""
 
@@ -215,20 +236,42 @@ def claim(
 
 @click.command()
 @lines_command
+@click.option(
+    "--give-up", metavar="REASON", help="Note why each line fails for ever; `given-up` lists it. With --holder."
+)
+@holder_option("With --give-up: give up only lines that this holder has in hand.")
+@lease_option("With --holder: how long its other lines stay in hand from now.")
 @pass_shared
-def commit(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+def commit(
+    options: Shared,
+    name: str,
+    files: tuple[str, ...],
+    *,
+    quiet: bool,
+    give_up: str | None,
+    holder: str | None,
+    lease: float,
+) -> None:
     """Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.
 
     \b
     Example:
       urifilter commit --filter news fetched.txt
+      urifilter commit --filter news --holder 1f0c4a2b9d3e5f60 --give-up "answers 404" failed.txt
     """
+    if (give_up is None) != (holder is None):
+        raise click.UsageError("--give-up and --holder go together: only what a holder has in hand is given up")
+    holding, reason = NO_HOLDER, None
+    summary: Summary = _Committed(name)
     text = "{new:,} final now, {seen:,} were before (filter {filter})"
+    if holder is not None and give_up is not None:
+        holding, reason = Holding(holder, round(lease * 1000)), reason_of(give_up)
+        summary, text = _GivenUp(name), "{new:,} given up, {seen:,} were not in hand (filter {filter})"
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
-        return ClaimOptions(NO_HOLDER)
+        return ClaimOptions(holding, reason=reason)
 
-    change_lines(options, "commit", _Committed(name), files, text, claim_options=claim_options, fills=True, quiet=quiet)
+    change_lines(options, "commit", summary, files, text, claim_options=claim_options, fills=True, quiet=quiet)
 
 
 @click.command()
@@ -369,27 +412,32 @@ def claims(options: Shared, name: str, limit: int) -> None:
       urifilter claims news
     """
     with UriFilter.open(name, **options.filter()) as news:
-        found = news.in_hand(limit)
-    if options.json:
-        print_json([asdict(each) | _json_values(each) for each in found])
-        return
-    rows = [(_shown(each.item), each.holder, each.failures, each.lapses, round(each.lease)) for each in found]
-    columns(("item", "holder", "failures", "lapses", "lease"), rows)
+        found = news.in_hand(limit + 1)
+
+    def row(each: InHand) -> tuple[object, ...]:
+        return _shown(each.item), each.holder, each.failures, each.lapses, round(each.lease)
+
+    head = ("item", "holder", "failures", "lapses", "lease")
+    _print_list(options, found, limit, head, row, f"nothing is in hand (filter {name})")
 
 
 @click.command("given-up")
 @click.argument("name", type=filter_name)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most items.")
+@click.option("--limit", type=click.IntRange(1), help="The most items.  [default: 100]")
 @click.option("--retry", is_flag=True, help="Offer all of them once more, by reclaim, in place of listing them.")
 @shared
 @pass_shared
-def given_up(options: Shared, name: str, limit: int, *, retry: bool) -> None:
+def given_up(options: Shared, name: str, limit: int | None, *, retry: bool) -> None:
     """List what was given up in a filter, the latest first: the time, the item, failures, lapses and the reason.
 
     \b
     Example:
       urifilter given-up news
+      urifilter given-up news --retry
     """
+    if retry and limit is not None:
+        raise click.UsageError("--retry offers all items: leave out --limit")
+    most = limit or RECLAIMED_A_CALL
     with UriFilter.open(name, **options.filter()) as news:
         if retry:
             count = news.retry_given_up()
@@ -398,12 +446,34 @@ def given_up(options: Shared, name: str, limit: int, *, retry: bool) -> None:
             else:
                 click.echo(f"{counted(count, 'item')} offered once more (filter {name})")
             return
-        found = news.given_up(limit)
+        found = news.given_up(most + 1)
+
+    def row(each: GivenUp) -> tuple[object, ...]:
+        return moment(each.at), _shown(each.item), each.failures, each.lapses, _shown(each.reason)
+
+    head = ("given up", "item", "failures", "lapses", "reason")
+    _print_list(options, found, most, head, row, f"nothing was given up (filter {name})")
+
+
+def _print_list(
+    options: Shared,
+    found: Sequence[L],
+    limit: int,
+    head: Sequence[str],
+    row: Callable[[L], Sequence[object]],
+    none: str,
+) -> None:
+    """Write at most ``limit`` items to stdout, and to stderr whether there are more, or none."""
+    shown = found[:limit]
     if options.json:
-        print_json([asdict(each) | _json_values(each) for each in found])
+        print_json([asdict(each) | _json_values(each) for each in shown])
         return
-    rows = [(moment(each.at), _shown(each.item), each.failures, each.lapses, each.reason) for each in found]
-    columns(("given up", "item", "failures", "lapses", "reason"), rows)
+    if not found:
+        say(none)
+        return
+    columns(head, map(row, shown))
+    if len(found) > limit:
+        say(f"there are more: --limit {2 * limit}")
 
 
 def _json_values(found: InHand | GivenUp) -> dict[str, Any]:
@@ -411,9 +481,10 @@ def _json_values(found: InHand | GivenUp) -> dict[str, Any]:
 
 
 def _shown(item: Any) -> str:
-    """Return an item as a cell of a table."""
+    """Return an item, or the text of a stranger, as a cell of a table: nothing that moves a terminal's cursor."""
     text = _json_value(item)
-    return text if isinstance(text, str) and text.isprintable() else json.dumps(text)
+    text = text if isinstance(text, str) and text.isprintable() else json.dumps(text)
+    return text if len(text) <= WIDEST else f"{text[:WIDEST]}…"
 
 
 def _reclaim(mine: Claims, limit: int, *, as_json: bool) -> tuple[list[tuple[bytes, Claim]], int]:

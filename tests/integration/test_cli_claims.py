@@ -73,6 +73,46 @@ def test_lists(news):
         assert {each.item for each in mine.reclaim()} == {"c", b"\xff"}
 
 
+def test_long_lists_and_none(news):
+    """Data is on stdout; what is said about it, and what is wrong, is on stderr."""
+    assert cli.run("claims", "news") == (b"", "nothing is in hand (filter news)\n")
+    assert cli.run("given-up", "news") == (b"", "nothing was given up (filter news)\n")
+    assert [cli.run("--json", name, "news") for name in ("claims", "given-up")] == [(b"[]\n", "")] * 2
+    with news.claims() as mine:
+        mine.claim_many([*map(str, range(200)), "x" * 60_000])
+        out, err = cli.run("claims", "news")
+        assert (len(out.splitlines()), err) == (101, "there are more: --limit 200\n")
+        out, err = cli.run("claims", "news", "--limit", "201")
+        assert (len(out.splitlines()), err, max(map(len, out.decode().splitlines())) < 300) == (202, "", True)
+        assert len(json.loads(cli.run("--json", "claims", "news", "--limit", "7")[0])) == 7
+        mine.give_up(map(str, range(101)), "a\x1b[2J\nb")
+        out, err = cli.run("given-up", "news")
+        assert (len(out.splitlines()), err) == (101, "there are more: --limit 200\n")
+        assert b"\x1b" not in out
+        assert {each["reason"] for each in json.loads(cli.run("--json", "given-up", "news")[0])} == {"a\x1b[2J\nb"}
+    for name in ("claims", "given-up"):
+        assert "there is no such filter" in cli.run(name, "missing", code=2)[1]
+        cli.run(name, "news", "--limit", 0, code=2)
+    assert "leave out --limit" in cli.run("given-up", "news", "--retry", "--limit", 5, code=2)[1]
+    assert json.loads(cli.run("--json", "given-up", "news", "--retry")[0]) == {"filter": "news", "offered": 101}
+
+
+def test_giving_up(news):
+    """Lines that their holder has in hand, with a reason; of others nothing."""
+    run("claim", "--holder", HOLDER, given=b"a\nb\nc\n")
+    run("claim", given=b"d\n")
+    given_up = ("--holder", HOLDER, "--give-up", "answers 404")
+    out, err = run("commit", *given_up, given=b"a\nd\nnever\n")
+    assert (out, err) == (b"", "3 lines: 1 given up, 2 were not in hand (filter news)\n")
+    told = json.loads(run("commit", "--json", *given_up, given=b"b\nb\n")[0])
+    assert told == {"filter": "news", "lines": 2, "given_up": 1, "not_in_hand": 1, "bad": 0, "over_capacity": False}
+    assert {(each.item, each.reason) for each in news.given_up()} == {("a", "answers 404"), ("b", "answers 404")}
+    for wrong in (("--holder", HOLDER), ("--give-up", "")):
+        assert "--give-up and --holder go together" in run("commit", *wrong, given=b"c\n", code=2)[1]
+    assert {each.item for each in news.in_hand()} == {"c", "d"}
+    assert news.contains("never") is False
+
+
 def joined(lines) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
