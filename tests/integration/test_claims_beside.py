@@ -95,6 +95,25 @@ def test_the_command_line(news, admin, any_server):
     assert "urifilter reclaim news" in cli.run("doctor", *where, code=1)[0].decode()
 
 
+def test_what_is_given_up(news, any_server):
+    """Info counts it, in all and now; doctor says how much it is, and how it is listed."""
+    where = ("--redis", any_server.url)
+    with news.claims() as mine:
+        mine.claim_many(map(str, range(7)))
+        assert "given up" not in cli.run("doctor", *where, code=1)[0].decode()
+        mine.give_up(map(str, range(5)), "404")
+        assert news.retry_given_up(["0", "1"]) == 2
+        found = news.info().claims
+        assert (found.given_up, found.notes) == (5, 3)
+        text = cli.run("info", "news", *where)[0].decode()
+        assert "\ngiven up                5\n" in text
+        assert "\nnotes                   3\n" in text
+        text = cli.run("doctor", *where, code=1)[0].decode()
+        assert "given up 3 (urifilter given-up news lists them, and --retry offers them once more)" in text
+        assert news.retry_given_up() == 3
+        assert "given up" not in cli.run("doctor", *where, code=1)[0].decode()
+
+
 def test_a_union_leaves_them_behind(news, admin, any_server):
     """What is in hand in the source is new in the target, even if the target has forgotten it; and the other way."""
     with UriFilter.create("monday", redis=any_server.url, **news.settings) as source:

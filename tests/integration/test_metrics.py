@@ -281,7 +281,7 @@ def test_gauges(any_server, folder):
 @pytest.mark.slow
 def test_what_is_in_hand(any_server, news):
     """It is counted, and what has lapsed; of a filter without claims there is neither."""
-    names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds")
+    names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds", "given_up_items")
 
     def told() -> list[float | None]:
         with Service(any_server.url) as service:
@@ -289,14 +289,19 @@ def test_what_is_in_hand(any_server, news):
             age = found("urifilter_filter_oldest_lapse_seconds", filter="news")
             return [*(found(f"urifilter_filter_{name}", filter="news") for name in names), age]
 
-    assert told() == [None] * 6
+    assert told() == [None] * 7
     one = Holder(news, lease=60)
     one.claim(range(30))
-    assert told() == [30, 0, 0, 1, 60, 0]
+    assert told() == [30, 0, 0, 1, 60, 0, 0]
     one.release(range(10))
     *counts, age = told()
-    assert counts == [20, 10, 0, 1, 60]
+    assert counts == [20, 10, 0, 1, 60, 0]
     assert age > 0
+    with news.claims() as mine:
+        mine.claim_many([*"abcde"])
+        mine.give_up([*"abcde"], "404")
+        news.retry_given_up(["a", "b"])
+        assert told()[-2] == 3
 
 
 @pytest.mark.slow

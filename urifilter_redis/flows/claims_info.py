@@ -47,6 +47,7 @@ class ClaimsInfo:
         oldest_lapse: the seconds since the first of the lapsed items lapsed; None: none has.
         lease: the longest lease that was used, seconds.
         given_up: the number of items that were given up, those included whose notes are gone.
+        notes: the number of items that are given up now, as far as their notes are kept.
 
     Example:
         >>> news.info().claims is None
@@ -60,6 +61,7 @@ class ClaimsInfo:
     oldest_lapse: float | None
     lease: float
     given_up: int = 0
+    notes: int = 0
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class _Counted:
     released: int = 0
     lapsed: int = 0
     lapsed_released: int = 0
+    notes: int = 0
     living: set[bytes] = field(default_factory=set)
     oldest: float | None = None
 
@@ -82,6 +85,7 @@ def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flo
     counted = _Counted()
     for some in chunked(claiming):
         counted.entries += sum((yield from ask(session, *(("ZCARD", keys.hands) for keys in some))))
+        counted.notes += sum((yield from ask(session, *(("ZCARD", keys.of_given_up[1]) for keys in some))))
         released = (("ZLEXCOUNT", keys.hands, *_OF_DELAY_HOLDERS) for keys in some)
         counted.released += sum((yield from ask(session, *released)))
         dead = yield from _dead_holders(session, some, now, counted)
@@ -95,6 +99,7 @@ def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flo
         oldest_lapse=None if counted.oldest is None else (now - counted.oldest) / 1000,
         lease=max(state.view.claims for state in states) / 1000,
         given_up=sum(state.given_up for state in states),
+        notes=counted.notes,
     )
 
 

@@ -147,6 +147,9 @@ def examine_claims(info: FilterInfo) -> Iterator[Finding]:
     if found is None:
         return
     text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
+    if found.notes:
+        listed = f"urifilter given-up {info.name} lists them, and --retry offers them once more"
+        text += f", given up {found.notes:,} ({listed})"
     lapsed = next((each for each in problems_of(info, 0) if each.code == "lapsed"), None)
     level, what = (lapsed.level, lapsed.text) if lapsed else ("ok", f"lapsed {found.lapsed:,}")
     yield Finding(level, f"claims of {info.name}", f"{text}, {what}")

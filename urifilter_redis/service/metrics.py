@@ -182,8 +182,8 @@ _GAUGES = (
     ),
     (
         "urifilter_filter_given_up_items",
-        "Items that were given up so far.",
-        lambda m: m.info.claims and m.info.claims.given_up,
+        "Items that are given up, as far as their notes are kept: the newest, a mebibyte in each shard.",
+        lambda m: m.info.claims and m.info.claims.notes,
     ),
 )
 
