@@ -302,6 +302,62 @@ def test_a_filters_page(tab, make, redis):
 
 
 @pytest.mark.slow
+def test_lists_of_claims(tab, make):
+    """What is in hand and what was given up, in pages; and what was given up goes to nobody's hands on demand."""
+    news = make("claimed")
+    with news.claims() as mine:
+        mine.claim_many([{"x": [1]}, b"odd\xff", MARKUP, *map(str, range(45))])
+        mine.release(["44"], failed=True)
+        mine.claim("44")
+        page = tab.open()
+        visit(page, "claimed")
+        hands = page.locator("#in-hand")
+        expect(hands.locator("tbody tr")).to_have_count(0)
+        hands.get_by_text("What is in hand").click()
+        expect(hands.locator("tbody tr")).to_have_count(20)
+        found = []
+        for count in (20, 20, 8):
+            expect(hands.locator("tbody tr")).to_have_count(count)
+            expect(hands.get_by_role("button", name="More")).to_be_enabled(enabled=count == 20)
+            found += hands.locator("tbody tr").all_inner_texts()
+            if count == 20:
+                first = hands.locator("tbody th").first.inner_text()
+                hands.get_by_role("button", name="More").click()
+                expect(hands.locator("tbody th").first).not_to_have_text(first)
+        assert {each.split("\t")[0] for each in found} == {'{"x":[1]}', "base64: b2Rk/w==", MARKUP, *map(str, range(45))}
+        (failed,) = (each for each in found if each.startswith("44\t"))
+        assert failed.split("\t")[:4] == ["44", mine.holder, "1", "0"]
+        hands.get_by_role("button", name="Back").click()
+        expect(hands.locator("tbody tr")).to_have_count(20)
+
+        mine.give_up(["44"], "answers 404")
+        mine.give_up([b"odd\xff"], MARKUP)
+        page.reload()
+        notes = page.locator("#given-up")
+        notes.get_by_text("What was given up").click()
+        expect(notes.locator("tbody tr")).to_have_count(2)
+        assert notes.locator("tbody tr").nth(1).inner_text().split("\t")[:4] == ["44", "answers 404", "1", "0"]
+        assert notes.locator("tbody tr").first.inner_text().split("\t")[:2] == ["base64: b2Rk/w==", MARKUP]
+        assert page.evaluate("[document.images.length, window.hit]") == [0, None]
+        question = page.get_by_role("dialog")
+        notes.get_by_role("button", name="Retry base64: b2Rk/w==").click()
+        expect(question).to_contain_text("Retry base64: b2Rk/w==?")
+        question.get_by_role("button", name="Cancel").click()
+        assert len(news.given_up()) == 2
+        notes.get_by_role("button", name="Retry base64: b2Rk/w==").click()
+        question.get_by_role("button", name="Retry").click()
+        expect(page.locator("#retry-outcome")).to_have_text("1 item offered once more")
+        expect(notes.locator("tbody tr")).to_have_count(1)
+        assert [each.item for each in news.given_up()] == ["44"]
+        expect(page.locator("#claims")).to_contain_text(re.compile("Given up12 in all"))
+        notes.get_by_role("button", name="Retry all").click()
+        expect(question).to_contain_text("Retry all that was given up in claimed?")
+        question.get_by_role("button", name="Retry").click()
+        expect(notes.locator("tbody tr")).to_have_count(0)
+        assert {each.item for each in mine.reclaim()} == {"44", b"odd\xff"}
+
+
+@pytest.mark.slow
 def test_plots(tab, make, redis):
     """What Redis has of the last day is plotted, and gaps in it stay gaps."""
     news = make()
@@ -591,7 +647,7 @@ def test_docs(browser, redis, make):
 
 def test_tokens(browser, redis, make):
     """A token is asked for, kept in this tab alone and forgotten on demand; it shows only what it is for."""
-    make("news")
+    make("news").claims(lease=3600).claim("in hand")
     make("pages")
     secrets = {name: tokens.new() for name in ("read", "write", "other")}
     known = [
@@ -621,6 +677,9 @@ def test_tokens(browser, redis, make):
         visit(page, "news")
         assert ask(page, "contains", "https://example.com/") == ["1 of 1 new in news", "new"]
         assert page.locator("#tools button").all_inner_texts() == ["Check"]
+        expect(page.locator("#claims")).to_contain_text("In hand1")
+        expect(page.locator("#in-hand")).to_be_hidden()  # payloads are for those who may claim
+        expect(page.locator("#given-up")).to_be_hidden()
         expect(page.locator("#pastes")).to_contain_text("Bearer TOKEN")
         assert page.evaluate("[localStorage.length, document.cookie, location.search]") == [0, "", ""]
 
@@ -788,7 +847,9 @@ def test_accessible(tab, make):
     wrong = find(page)
     ring = make("ring", 1000, retention="ring", slices=3, period="1d")
     ring.insert_many(range(900))
-    ring.claims().claim_many(["a"])
+    mine = ring.claims()
+    mine.claim_many(["a", "b"])
+    mine.give_up(["b"], "404")
     make("news")
     expect(rows(page)).to_have_count(2)
     for scheme, width in itertools.product(("light", "dark"), (390, 1280)):
@@ -796,6 +857,9 @@ def test_accessible(tab, make):
         page.set_viewport_size({"width": width, "height": 900})
         wrong += find(page)
         visit(page, "ring")
+        for name in ("#in-hand", "#given-up"):
+            page.locator(f"{name} summary").click()
+            expect(page.locator(f"{name} tbody tr")).to_have_count(1)
         wrong += find(page)
         page.get_by_role("link", name="All filters").click()
         expect(rows(page)).to_have_count(2)
@@ -810,6 +874,9 @@ def test_looks(tab, make, tmp_path):
     for turn in range(29):
         month.insert_many(range(10 * turn, 10 * turn + 5 + turn % 7))
         month.rotate()
+    mine = month.claims(lease=3600)
+    mine.claim_many(["x" * 60_000, "y" * 1000])
+    mine.give_up(["y" * 1000], "z" * 200)
     blank = len(tab.page.screenshot())
     page = tab.open()
     for name in ("n" * 64, "month"):
@@ -822,6 +889,9 @@ def test_looks(tab, make, tmp_path):
     visit(page, "month")
     expect(page.locator("#slices tbody tr")).to_have_count(30)
     ask(page, "contains", f"https://example.com/{'x' * 200}\nhttps://example.com/")
+    for name in ("#in-hand", "#given-up"):
+        page.locator(f"{name} summary").click()
+        expect(page.locator(f"{name} tbody tr")).to_have_count(1)
     looks(page, tmp_path / "one", 4 * blank)
 
 

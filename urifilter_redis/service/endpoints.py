@@ -246,6 +246,7 @@ class Service(Admission):
         async with self.allowed(token, name, writes=True):
             check_items(given or (), self.settings.limits)
             offered = await self._run(name, lambda session: given_up.retry(session, given))
+        self.filters.measure_anew(name)  # so that the page tells how many are left
         request.scope[COUNTS] = {"filter": name, "items": offered}
         return Answer({"filter": name, "offered": offered})
 

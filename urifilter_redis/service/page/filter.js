@@ -1,6 +1,7 @@
 // The page of one filter.
 
 import { showActions } from "./actions.js";
+import { showClaims } from "./claims.js";
 import { make, part, resize, write, writeList, writeProblems } from "./dom.js";
 import { ago, bytes, count, due, oneIn, percent, plural, shortRate, span, speed, whole, words } from "./figures.js";
 import { pastes } from "./pastes.js";
@@ -23,6 +24,7 @@ export function showFilter(told) {
   showPlots();
   showSlices(part("slices").tBodies[0], info.live_slices, now);
   writeList(part("claims"), claimsOf(info.claims));
+  showClaims(told);
   writeList(part("settings"), settingsOf(info, now));
   showTools(name, told.access);
   showActions(name, told.access, info);
@@ -62,6 +64,7 @@ function claimsOf(claims) {
     ["In hand", whole(claims.in_hand), plural(claims.holders, "living holder")],
     ["Lapsed", whole(claims.lapsed), claims.oldest_lapse === null ? "for anybody" : `the oldest ${span(claims.oldest_lapse)} ago`],
     ["Released", whole(claims.delayed), `not due yet; leases of ${span(claims.lease)}`],
+    ["Given up", whole(claims.notes), `${whole(claims.given_up)} in all`],
   ];
 }
 
