@@ -178,7 +178,7 @@ def test_retrying_what_was_given_up(service, news):
         assert {each.item for each in others.reclaim()} == {"a", "b", "c", b"odd\xff"}
 
 
-def test_a_payload_of_null(service):
+def test_a_payload_of_null(service, news):
     """It is kept as it is; without payloads each item is its own."""
     mine = Caller(service)
     mine("claim", items=["null", "seven"], payloads=[None, 7])

@@ -120,6 +120,8 @@ def map_case(context, case):
         body["payloads"] = [*payloads, *[None] * len(given)][: len(given)]
     if isinstance(places, list) and all(type(place) in {int, float} and place >= 0 == place % 1 for place in places):
         body["base64"] = []  # nor that they are positions of base64
+    if isinstance(body.get("reason"), str) and body.get("holder") is None:  # nor that only a holder gives up
+        body["reason"] = None
     if case.meta is not None and case.meta.generation.mode.is_positive:  # nor which settings go together
         if case.path.endswith("/create") or case.method == "PUT":
             case.body = {"capacity": 1000}
