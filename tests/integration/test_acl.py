@@ -85,6 +85,12 @@ def crawl(news) -> None:
         assert mine.commit(["c"]) == [True]
         assert mine.release(["d"]) == [True]
         assert [each.item for each in mine.reclaim(10)] == ["d"]
+        assert "d" in {each.item for each in news.in_hand()}
+        assert mine.claim("fails") is True
+        assert mine.give_up(["fails"], "404") == [True]
+        assert [each.item for each in news.given_up()] == ["fails"]
+        assert news.retry_given_up() == 1
+        assert [each.item for each in mine.reclaim()] == ["fails"]
         mine.outstanding()
     assert news.insert_many(map(str, range(300))).count(True) >= 299
 

@@ -195,6 +195,18 @@ def test_lists(api, news):
         assert caught.value.error_code == "filter_not_found"
 
 
+def test_an_answer_about_what_was_given_up_is_lost(service, news):
+    """The request is repeated, and all of it is offered."""
+    with news.claims() as mine:
+        mine.claim_many(["a", "b"])
+        mine.give_up(["a"], "404")
+        with HttpProxy(service.port, first(Fault.CUT_AFTER)) as proxy, FilterAPIClient(proxy.url) as api:
+            assert api.retry_given_up("news") in {0, 1}
+            assert proxy.counts[Fault.CUT_AFTER] == 1
+        assert news.given_up() == []
+        assert [each.item for each in mine.reclaim()] == ["a"]
+
+
 def test_lists_awaited(service, news):
     """The same, awaited."""
 

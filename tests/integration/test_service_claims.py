@@ -132,9 +132,11 @@ def test_lists(service, news):
     assert told == [taken("a", 7, failures=1) | {"at": note.at, "reason": "404 ä"}]
 
 
-def test_pages_of_lists(service, news):
+@pytest.mark.parametrize("shards", [3, 128])
+def test_pages_of_lists(service, any_server, shards):
     """Each item stands in one page, though many were given up in one millisecond, in several shards."""
-    with news.claims() as others:
+    settings = {"redis": any_server.url, "capacity": 100_000, "error_rate": 1e-8, "shards": shards}
+    with UriFilter.create("news", **settings) as news, news.claims() as others:
         others.claim_many(range(60))
         for start in range(0, 40, 20):
             others.give_up(range(start, start + 20), "404")
