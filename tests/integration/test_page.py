@@ -324,7 +324,12 @@ def test_lists_of_claims(tab, make):
                 first = hands.locator("tbody th").first.inner_text()
                 hands.get_by_role("button", name="More").click()
                 expect(hands.locator("tbody th").first).not_to_have_text(first)
-        assert {each.split("\t")[0] for each in found} == {'{"x":[1]}', "base64: b2Rk/w==", MARKUP, *map(str, range(45))}
+        assert {each.split("\t")[0] for each in found} == {
+            '{"x":[1]}',
+            "base64: b2Rk/w==",
+            MARKUP,
+            *map(str, range(45)),
+        }
         (failed,) = (each for each in found if each.startswith("44\t"))
         assert failed.split("\t")[:4] == ["44", mine.holder, "1", "0"]
         hands.get_by_role("button", name="Back").click()

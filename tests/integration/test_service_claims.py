@@ -9,7 +9,7 @@ import pytest
 from support.servers import Server
 from support.service import Service, ask, request
 
-from urifilter_redis import UriFilter
+from urifilter_redis import FilterNotFound, UriFilter
 from urifilter_redis.service import tokens
 
 HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -161,6 +161,18 @@ def test_pages_that_there_cannot_be(service, news, name, query):
     """They are refused; a place behind the end is none."""
     assert listed(service, name, status=422, **query)["error_code"] == "bad_request"
     assert listed(service, name, after="999999999-" + "0" * 48).keys() == {"filter", name}
+
+
+def test_lists_of_a_filter_that_is_gone(service, news):
+    """It is told, and not taken for one of which nothing was given up."""
+    assert listed(service, "given_up")["given_up"] == []
+    news.drop()
+    for name in ("in_hand", "given_up"):
+        assert listed(service, name, status=404)["error_code"] == "filter_not_found"
+    assert ask(service, "POST", "/v1/filters/news/retry_given_up", {}).status == 404
+    for each in (news.in_hand, news.given_up, news.retry_given_up):
+        with pytest.raises(FilterNotFound):
+            each()
 
 
 def test_retrying_what_was_given_up(service, news):

@@ -10,6 +10,7 @@ from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.items import batch_of, resolve
+from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.claims import NO_HOLDER, GivenUp, InHand, in_hand_of, note_of
 from urifilter_redis.protocol.outcomes import to_scores
 
@@ -50,8 +51,10 @@ def given_up_page(session: Session, limit: int, after: After | None = None) -> F
         The items; and the place behind them (ms since 1970, and digest), None if there are no more.
 
     Raises:
+        FilterNotFound: the filter is gone.
         SliceLost: a note cannot be read.
     """
+    yield from read_states(session, [0])  # another filter of the name may have other shards
     ranges: list[tuple[float | str, float | str, int]] = [("+inf", "-inf", limit + 1)]
     if after is not None:  # all of the same ms, and those before it
         ranges = [(after[0], after[0], -1), (f"({after[0]}", "-inf", limit + 1)]
@@ -87,8 +90,10 @@ def in_hand_page(session: Session, limit: int, after: After | None = None) -> Fl
         The items; and the place behind them (shard, and member of ``hands``), None if there are no more.
 
     Raises:
+        FilterNotFound: the filter is gone.
         SliceLost: an entry cannot be read.
     """
+    yield from read_states(session, [0])  # likewise
     members = yield from _claimed(session, limit + 1, after)
     if not members:
         return [], None
@@ -167,6 +172,7 @@ def retry(
 
 def _noted(session: Session) -> Flow[list[bytes]]:
     """Return the digests of all items that have a note."""
+    yield from read_states(session, [0])  # likewise
     found: list[bytes] = []
     for shards in chunked(range(session.config.shards)):
         replies = yield from ask(session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], 0, -1) for n in shards))
