@@ -192,18 +192,22 @@ def test_doctor(any_server, archived_filter, field):
 
 
 def test_doctor_of_claims(any_server):
-    """It names claims that are held for longer than any lease, as a clock was ahead; those of a lease are right."""
+    """It names claims that are held for longer than any lease, as a clock was ahead; leases and delays are right."""
     with (
         UriFilter.create("news", redis=any_server.url, capacity=1000, shards=2) as news,
         news.claims(lease=3600) as mine,
     ):
         mine.claim_many(range(100))
-        assert run(examine_clock, "news", redis=any_server.url) is None
         with any_server.client() as admin:
-            key = shard_key("news", 1, 2, "holders")
-            (holder,) = admin.zrange(key, 0, -1)
+            key, holder = shard_key("news", 1, 2, "holders"), bytes.fromhex(mine.holder)
+            admin.zadd(key, {holder: 1000 * (now(any_server) + 2 * DAY)})
+            early = run(examine_clock, "news", redis=any_server.url)
+            admin.zadd(key, {holder: 1000 * now(any_server)})
+            mine.release(range(50), delay=7 * DAY)
+            assert run(examine_clock, "news", redis=any_server.url) is None
             admin.zadd(key, {holder: 1000 * (now(any_server) + YEAR)})
         found = run(examine_clock, "news", redis=any_server.url)
+    assert "(shard 1: claims held for 172,8" in early.text
     assert (found.level, found.subject) == ("note", "filter news")
     assert "(shard 1: claims held for 31,5" in found.text
 

@@ -23,7 +23,7 @@ SHARDS = 3
 SETTINGS = {"capacity": 1000, "error_rate": 1e-3, "shards": SHARDS, "seed": 1}
 
 #: The keys of a shard with claims.
-OF_CLAIMS = ("leases", "hands", "holders")
+OF_CLAIMS = ("leases", "hands", "holders", "given_up", "given_up_at")
 
 #: The next one to go on, and how far: of several schedules for two, after the first has done some steps.
 BETWEEN = [(2, False), (7, False), (None, False), (None, True)]
@@ -39,6 +39,10 @@ class Scene:
         if there:
             with UriFilter.create("news", redis=server.url, **SETTINGS) as news:
                 assert Holder(news).claim(range(50)) == [0] * 50
+                with news.claims() as mine:
+                    mine.claim_many(range(50, 100))
+                    mine.give_up(range(50, 100))
+                self.admin.delete(*self.admin.keys("*:replies"))
             self.old = to_mapping(self.admin.hgetall("urifilter:{news:0}:meta"))
         self.actors = [Actor(server, functools.partial(self.flow, kind)) for kind in kinds]
         self.died = False
