@@ -32,6 +32,7 @@ worker --once --filter BAD | worker --once --filter news --filter BAD
 add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD
 forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
 claim --filter BAD | commit --filter BAD | release --filter BAD | reclaim --filter BAD
+claims BAD | given-up BAD | given-up BAD --retry
 beat --filter BAD 0123456789abcdef | lua show claim BAD item
 doctor --acl reader --filter BAD | plan --capacity 1k --nodes 3 --name BAD
 import BAD /dev/null | token new BAD | token new one --filter BAD
@@ -69,7 +70,7 @@ def commands(group=main, path=()):
 
 def test_every_command_that_takes_a_name_is_tested_here():
     """Each parameter that is a filter's name is read as one, and stands in one of the lines."""
-    tested = {" ".join(word for word in line if word.isalpha() and word.islower()) for line in LINES}
+    tested = {" ".join(word for word in line if re.fullmatch("[a-z]+(-[a-z]+)*", word)) for line in LINES}
     for path, command in commands():
         for each in command.params:
             if each.name in {"name", "names", "target", "sources", "like"} and path[0] != "token":
