@@ -25,6 +25,9 @@ TASKS, WAITING = 16, 100
 #: Tries of a page that cannot be had, and seconds between them.
 TRIES, DELAY = 3, 2
 
+#: Statuses of servers that may answer better later.
+FAILED = {408, 429, 500, 502, 503, 504}
+
 
 class Crawl:
     """The crawl of one process: its claims, and those of them that wait to be fetched."""
@@ -32,7 +35,6 @@ class Crawl:
     def __init__(self, mine: AsyncClaims, http: httpx.AsyncClient) -> None:
         self.mine, self.http = mine, http
         self.waiting: deque[str] = deque()
-        self.failures: dict[str, int] = {}
         self.looking = asyncio.Lock()
 
     async def fetch_pages(self) -> None:
@@ -40,12 +42,14 @@ class Crawl:
         while url := await self.next_page():
             try:
                 page = await self.http.get(url)
-            except httpx.HTTPError:
-                await self.try_again(url)
+            except httpx.HTTPError as error:
+                await self.try_again(url, repr(error))
+                continue
+            if page.status_code in FAILED:
+                await self.try_again(url, f"status {page.status_code}")
             else:
                 self.waiting.extend(await self.mine.unique(links_of(page)))
                 await self.mine.commit([url])  # after its links: if this process dies in between, none is lost
-                self.failures.pop(url, None)
                 if surplus := [self.waiting.pop() for _ in range(len(self.waiting) - WAITING)]:
                     await self.mine.release(surplus)
 
@@ -53,25 +57,23 @@ class Crawl:
         """Return the next page; None if nobody has one in hand any more."""
         async with self.looking:
             while not self.waiting:
-                for claim in await self.mine.reclaim(WAITING):
-                    self.waiting.append(claim.item)
-                    self.failures[claim.item] = claim.failures
+                self.waiting.extend(claim.item for claim in await self.mine.reclaim(WAITING))
                 if not (self.waiting or self.mine.held or await self.mine.outstanding()):
                     return None
                 if not self.waiting:
                     await asyncio.sleep(0.1)
             return self.waiting.popleft()
 
-    async def try_again(self, url: str) -> None:
-        """Give back a page that could not be had, or give it up."""
-        tried = self.failures.pop(url, 0) + 1
+    async def try_again(self, url: str, reason: str) -> None:
+        """Give back a page that could not be had, or give it up: ``urifilter given-up crawl`` lists these."""
+        tried = sum(claim.failures for claim in self.mine.claimed([url])) + 1
         if tried < TRIES:
             await self.mine.release([url], delay=DELAY * tried, failed=True)
         else:
-            await self.mine.commit([url])
+            await self.mine.give_up([url], reason)
 
 
-async def crawl(redis_url: str, lease: float) -> None:
+async def crawl(redis_url: str | None, lease: float) -> None:
     """Fetch pages with some tasks."""
     async with (
         AsyncUriFilter.open(FILTER, redis=redis_url) as news,
@@ -82,12 +84,12 @@ async def crawl(redis_url: str, lease: float) -> None:
         await asyncio.gather(*(this.fetch_pages() for _ in range(TASKS)))
 
 
-def run(redis_url: str, lease: float) -> None:
+def run(redis_url: str | None, lease: float) -> None:
     """Do as ``crawl``, in a process and event loop of its own."""
     asyncio.run(crawl(redis_url, lease))
 
 
-async def keep_running(redis_url: str, lease: float) -> int:
+async def keep_running(redis_url: str | None, lease: float) -> int:
     """Run a process until it ends by itself; return how often it was started again."""
     for starts in range(100):
         process = multiprocessing.get_context("spawn").Process(target=run, args=(redis_url, lease))
@@ -110,7 +112,9 @@ async def main() -> None:
     """Crawl the site that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="the page to begin with")
-    parser.add_argument("--redis", default="redis://localhost:6379/0", help="the server's address (%(default)s)")
+    parser.add_argument(
+        "--redis", help="the server's address; without it URIFILTER_REDIS_URL, else the embedded server"
+    )
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--lease", type=float, default=15, help="seconds after which a killed process counts as dead")
     options = parser.parse_args()

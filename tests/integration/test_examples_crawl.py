@@ -32,12 +32,10 @@ def crawl(any_server, tmp_path):
     """Start an example that crawls a site; at the end it and its processes are killed if they still run."""
     with programs(tmp_path) as start:
 
-        def start_example(name, site, *more):
+        def start_example(name, site, *more, redis=("--redis", any_server.url)):
             # its folder is on the path, as it is where a reader runs it
             environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(EXAMPLES), os.environ["PYTHONPATH"]))}
-            return start(
-                [sys.executable, EXAMPLES / f"{name}.py", site.url, "--redis", any_server.url, *more], environment
-            )
+            return start([sys.executable, EXAMPLES / f"{name}.py", site.url, *redis, *more], environment)
 
         yield start_example
 
@@ -65,17 +63,20 @@ def check_committed(site, server) -> None:
         assert all(news.contains_many([site.at("127.0.0.1", path) for path in site.pages]))
 
 
-def test_processes(crawl, any_server):
-    """Four processes with an event loop each fetch each page once, between them, and try those that hang up again."""
+def test_processes(crawl, any_server, monkeypatch):
+    """Four processes with an event loop each fetch each page once, between them, and give up those that always fail."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     with Served(count=1000) as site:
-        last = finished(crawl("crawl_asyncio", site, "--lease", "5"))
+        last = finished(crawl("crawl_asyncio", site, "--lease", "5", redis=()))
         assert last == "1,000 pages fetched; processes that were started again: 0"
-        fetched = Counter(site.fetched())
-        answering = {path for path, page in site.pages.items() if page.status}
-        assert {path: fetched[path] for path in answering} == dict.fromkeys(answering, 1)
-        # more than that if a process claims one that a link leads to, as it does not know then how often it has failed
-        assert all(fetched[path] >= TRIES for path in site.pages.keys() - answering)
+        failing = {path for path, page in site.pages.items() if page.fails}
+        assert Counter(site.fetched()) == {path: TRIES if path in failing else 1 for path in site.pages}
         check_committed(site, any_server)
+    with UriFilter.open("crawl") as news:
+        given_up = news.given_up(limit=1000)
+    assert {each.item for each in given_up} == {site.at("127.0.0.1", path) for path in failing}
+    assert {each.failures for each in given_up} == {TRIES - 1}
+    assert "status 500" in {each.reason for each in given_up}
 
 
 def workers(process) -> list[int]:
