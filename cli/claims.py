@@ -92,7 +92,7 @@ def lease_seconds(text: str) -> float:
 
 @option_type
 def delay_seconds(text: str) -> float:
-    """Read the delay of a release: 1s to 10m."""
+    """Read the delay of a release: 1s to 7d."""
     return check_delay(seconds(text))
 
 
@@ -276,7 +276,7 @@ def commit(
 
 @click.command()
 @lines_command
-@click.option("--delay", type=delay_seconds, metavar="TIME", help="Offer them later: 1s to 10m.")
+@click.option("--delay", type=delay_seconds, metavar="TIME", help="Offer them later: 1s to 7d.")
 @click.option("--failed", is_flag=True, help="Count a failure of each line, for a crawler that gives up after some.")
 @holder_option("Give back only lines that this holder has in hand; by default those that anybody has.")
 @lease_option("With --holder: how long its other lines stay in hand from now.")
