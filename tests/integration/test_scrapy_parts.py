@@ -391,7 +391,7 @@ def test_a_doubt_as_the_crawl_closes(any_server, alone):
 
 @pytest.mark.parametrize("how", ["exception", "status", "in process_response"])
 def test_a_failed_page_is_new_again(any_server, how):
-    """After the retries, the address and all that redirected to it are new again; nothing else is."""
+    """After the crawl, the address and all that redirected to it are new again; nothing else is, and not before."""
 
     async def test(crawler, dupefilter):
         downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
@@ -415,10 +415,13 @@ def test_a_failed_page_is_new_again(any_server, how):
             downloads.process_response(retried, Response(C, status=503))
         else:  # as Scrapy's redirects do if there are too many
             pages_are_done(crawler)
-        left = await passed(pages, *map(scrapy.Request, (A, B, C, fetched.url)))
-        assert [each.url for each in left] == [A, B, C]
+        requests = [scrapy.Request(each) for each in (A, B, C, fetched.url)]
+        if how == "in process_response":
+            pages_are_done(crawler)
+        assert await passed(pages, *requests) == []
+        return [Judge.of(crawler).item(each) for each in requests]
 
-    run(any_server, test)
+    assert seen(any_server, *run(any_server, test)) == [False, False, False, True]
 
 
 def test_a_callback_that_raises(any_server):

@@ -87,6 +87,17 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
                 yield from response.follow_all(css="a[href^='.'], a[href$='html'], a[href*='part'], a[href*='html#']")
                 yield from response.follow_all(css="a[href^='http']")
 
+    class Finds(Follow):
+        """Finds its addresses on a page that it starts with, and follows all links."""
+
+        name = "finds"
+
+        async def start(self):
+            yield scrapy.Request("data:,start", self.found, dont_filter=True)
+
+        def found(self, response):
+            yield from map(scrapy.Request, given["url"])
+
     class CopyMeta(Follow):
         """Gives its pages' meta to all their links."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Self
@@ -25,13 +26,17 @@ PYTHON_DOC = Path("/usr/share/doc/python3.11/html")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its status (0: the server hangs up), the address it redirects to, and its links as they are written."""
+    """A page: its status (0: the server hangs up), the address it redirects to, and its links as they are written.
+
+    ``file`` or ``text`` is its body instead.
+    """
 
     path: str
     status: int = 200
     location: str | None = None
     links: tuple[str, ...] = ()
     file: Path | None = None
+    text: str | None = None
 
     @property
     def fails(self) -> bool:
@@ -41,6 +46,8 @@ class Page:
     def body(self) -> bytes:
         if self.file is not None:
             return self.file.read_bytes()
+        if self.text is not None:
+            return self.text.encode()
         links = "".join(f'<li><a href="{each}">to {each}</a></li>\n' for each in self.links)
         head = f"<!DOCTYPE html><html><head><title>{self.path}</title></head>"
         return f"{head}<body><ul>\n{links}</ul></body></html>".encode()
@@ -89,6 +96,13 @@ def _path(number: int) -> str:
 START = _path(0)
 
 
+def star(count: int, *links: str, more: tuple[Page, ...] = ()) -> dict[str, Page]:
+    """Return a first page that links to ``count`` pages, each of which has the same links; and more pages."""
+    leaves = [Page(f"/leaf{number}.html", links=links) for number in range(count)]
+    first = Page("/index.html", links=tuple(each.path for each in leaves))
+    return {each.path: each for each in (first, *leaves, *more)}
+
+
 def of_folder(folder: Path) -> dict[str, Page]:
     """Return the pages of a folder of HTML files by their paths; a link to a missing file is a page with status 404."""
     pages, ahead = {}, ["/index.html"]
@@ -124,18 +138,29 @@ class Served:
 
     Args:
         folder: serve these files; None: the generated site.
+        pages: serve these pages, of which /index.html is the first.
         count: the number of generated pages.
         mended: pages that fail answer status 200 instead.
         delay: seconds before each answer.
     """
 
     def __init__(
-        self, folder: Path | None = None, *, count: int = 2000, mended: bool = False, delay: float = 0, port: int = 0
+        self,
+        folder: Path | None = None,
+        *,
+        pages: dict[str, Page] | None = None,
+        count: int = 2000,
+        mended: bool = False,
+        delay: float = 0,
+        port: int = 0,
     ) -> None:
-        self.pages = generated(count) if folder is None else of_folder(folder)
-        self.start = START if folder is None else "/index.html"
-        options = [f"--count={count}", f"--delay={delay}", f"--port={port}", *(["--mended"] if mended else [])]
-        self._options = options if folder is None else [*options, f"--folder={folder}"]
+        self.pages = pages or (generated(count) if folder is None else of_folder(folder))
+        self.start = START if folder is None and pages is None else "/index.html"
+        self._options = [f"--count={count}", f"--delay={delay}", f"--port={port}", *(["--mended"] if mended else [])]
+        if folder is not None:
+            self._options.append(f"--folder={folder}")
+        if pages is not None:
+            self._options.append(f"--pages={json.dumps([asdict(each) for each in pages.values()])}")
 
     def __enter__(self) -> Self:
         with tempfile.NamedTemporaryFile(prefix="site-", suffix=".log", delete=False) as log:
@@ -196,8 +221,10 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
 def _answer(page: Page) -> bytes:
     body = page.body()
     location = f"Location: {page.location}\r\n" if page.location else ""
-    suffix = page.file.suffix if page.file else ".html"
-    kind = "text/html; charset=utf-8" if suffix == ".html" else "text/plain; charset=utf-8"
+    suffix = page.file.suffix if page.file else Path(page.path).suffix
+    kind = {".xml": "application/xml", ".txt": "text/plain; charset=utf-8"}.get(suffix, "text/html; charset=utf-8")
+    if page.file and suffix != ".html":
+        kind = "text/plain; charset=utf-8"
     head = f"HTTP/1.1 {page.status} Said\r\nContent-Type: {kind}\r\n{location}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -205,6 +232,7 @@ def _answer(page: Page) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a site to crawl; the port is the first line of the output.")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--pages", type=json.loads)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--delay", type=float, default=0)
     parser.add_argument("--port", type=int, default=0)
@@ -212,6 +240,8 @@ def main() -> None:
     parser.add_argument("--mended", action="store_true")
     given = parser.parse_args()
     pages = generated(given.count) if given.folder is None else of_folder(given.folder)
+    if given.pages is not None:
+        pages = {each["path"]: Page(**each) for each in given.pages}
     log = os.open(given.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     asyncio.run(_serve(pages, log, given.delay, given.port, mended=given.mended))
 

@@ -2,7 +2,7 @@
 
 ``ADDONS = {"urifilter_redis.scrapy.UriFilterAddon": 100}`` in a project's ``settings.py`` sets all of it up. The spider
 middleware asks about all requests of a page at once. The dupefilter asks about requests that come another way. The
-downloader middleware makes addresses new again whose download failed for good.
+downloader middleware notes which downloads failed for good: their addresses are new again after the crawl.
 """
 
 import importlib.util

@@ -28,8 +28,9 @@ class UriDownloaderMiddleware:
     """Gives back the addresses of failed downloads, and asks about requests that were let pass while Redis was away.
 
     A download has failed if it raised an exception, or if its status is one of ``URIFILTER_FAILED_CODES`` (by default
-    ``RETRY_HTTP_CODES``), after all retries. Then the address is new again, and so are all addresses that redirected to
-    it. With claims it is tried again later. The middleware belongs before all others (order 40).
+    ``RETRY_HTTP_CODES``), after all retries. Then the address is new again once the crawl has ended, and so are all
+    addresses that redirected to it. With claims it is tried again later. The middleware belongs before all others
+    (order 40).
 
     Args:
         crawler: the crawl.
@@ -88,7 +89,7 @@ class UriDownloaderMiddleware:
     ) -> None:
         """Note that a page could not be had."""
         ignored = isinstance(exception, IgnoreRequest)  # by robots.txt, for example
-        self._judge.under_way.failed(request, Outcome.DROPPED if ignored else Outcome.FAILED)
+        self._judge.under_way.failed(request, Outcome.REFUSED if ignored else Outcome.FAILED)
 
     async def _ask(self, request: Request, mark: Mark) -> None:
         answer = Answer.PASS if mark["later"] == Answer.PASS.value else await self._judge.ask(request, mark)

@@ -121,6 +121,9 @@ class Judge:
             for n, each in enumerate(requests)
             if not each.dont_filter and engine.is_onsite(self.crawler, each)
         }
+        for n in [n for n, item in asked.items() if item in self.outcomes.failed]:
+            del asked[n]
+            seen[n] = True
         if not asked or self._closed:
             return seen
         task = asyncio.ensure_future(self._answers([(requests[n], item) for n, item in asked.items()], page))
@@ -153,13 +156,15 @@ class Judge:
         if self._closed:  # start() may go on until the engine stops it
             return False
         item, earlier = self.item(request), items_of(request, fingerprint)
-        if self.endings.forgets:  # "seen" may be no longer true as it arrives
+        if item in self.outcomes.failed:
+            answer = Answer.SEEN
+        elif self.endings.forgets:  # "seen" may be no longer true as it arrives
             answer = Answer.ASK
         else:
             answer = self.link.ask_now(item, self.payload(request))
             self.stats.inc_value("urifilter/asked")
         if answer is Answer.SEEN:
-            self.under_way.refused(request)
+            self.under_way.refused(request, failed=item in self.outcomes.failed)
             return True
         if answer is Answer.NEW or self.has_downloads:
             self._mark(request, [*(each for each in earlier if each != item), item], answer)
@@ -175,9 +180,12 @@ class Judge:
         if not lost:
             await self.endings.settle()
             item = mark["items"][-1]
-            (answer,) = await self.link.ask([item], {item: self.payload(request)})
+            answer = Answer.SEEN
+            if item not in self.outcomes.failed:
+                (answer,) = await self.link.ask([item], {item: self.payload(request)})
         if answer is Answer.SEEN:  # the addresses that redirected to it were fetched
-            self.outcomes.note(mark["items"][:-1], Outcome.DONE)
+            led_to = Outcome.FAILED if mark["items"][-1] in self.outcomes.failed else Outcome.DONE
+            self.outcomes.note(mark["items"][:-1], led_to)
         else:
             self._mark(request, mark["items"], answer)
         return answer
@@ -251,6 +259,7 @@ class Judge:
         self.look()
         self.outcomes.note(self.ledger.clear(), Outcome.STOPPED)
         self._give_back_requests(unfetched)
+        self.outcomes.end()
         await self.endings.finish(commits=all_asked)
         await self.link.close()
 

@@ -28,20 +28,32 @@ class Outcome(enum.Enum):
     Attributes:
         DONE: its page was fetched, and its callback has finished.
         FAILED: its download failed after all retries, or its callback raised an exception.
-        DROPPED: a part of the project dropped it.
+        REFUSED: a part of the project dropped it before its download, as robots.txt forbids it for example.
+        DROPPED: it was dropped on its way to the scheduler.
         STOPPED: the spider closes before its page was handled.
     """
 
     DONE = "done"
     FAILED = "failed"
+    REFUSED = "refused"
     DROPPED = "dropped"
     STOPPED = "stopped"
+
+
+#: With claims, how a page ends that was tried for the first or the last time.
+_ENDINGS = {
+    Outcome.DONE: COMMIT,
+    Outcome.REFUSED: FORGET,
+    Outcome.DROPPED: FORGET,
+    Outcome.STOPPED: Ending("release"),
+}
 
 
 class Outcomes:
     """Ends the items of requests: with claims, what was handled is committed and what failed is tried again.
 
-    Without claims an item is seen from its question on; all but what was handled is made new again.
+    Without claims an item is seen from its question on; all but what was handled is made new again. What failed or was
+    refused stays seen for this crawl, however many pages lead to it, and is made new again as the crawl ends.
 
     Args:
         claiming: the settings of claims; None: without.
@@ -53,11 +65,19 @@ class Outcomes:
         self._claiming, self._endings, self._stats = claiming, endings, stats
         #: The failures, before this time, of items that were reclaimed.
         self._failures: dict[str | bytes, int] = {}
+        #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
+        #: back by reclaiming alone, which knows how often they have failed.
+        self.failed: dict[str | bytes, None] = {}
 
     def note(self, items: Iterable[str | bytes], outcome: Outcome) -> None:
         """End items."""
+        items = list(items)
+        for item in items:
+            self.failed.pop(item, None)
+        if outcome in {Outcome.FAILED, Outcome.REFUSED}:
+            self.failed |= dict.fromkeys(items)
         if self._claiming is None:
-            if outcome is not Outcome.DONE:
+            if outcome in {Outcome.DROPPED, Outcome.STOPPED}:
                 self._endings.add(FORGET, items)
             return
         for item in items:
@@ -65,8 +85,12 @@ class Outcomes:
             if outcome is Outcome.FAILED:
                 self._fail(item, failures + 1, self._claiming)
             else:
-                ending = {Outcome.DONE: COMMIT, Outcome.DROPPED: FORGET}.get(outcome, Ending("release"))
-                self._endings.add(ending, [item])
+                self._endings.add(_ENDINGS[outcome], [item])
+
+    def end(self) -> None:
+        """Make new again what failed in this crawl; with claims that was told already."""
+        if self._claiming is None:
+            self._endings.add(FORGET, self.failed)
 
     def is_worth_trying(self, claim: Claim) -> bool:
         """Note a claim that was reclaimed; return whether to fetch its page, or end it if it failed too often."""

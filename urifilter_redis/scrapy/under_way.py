@@ -93,13 +93,13 @@ class UnderWay:
         else:  # Scrapy drops it; the address was fetched, and leads to another site
             fetch.outcome = Outcome.DONE
 
-    def refused(self, request: Request) -> None:
-        """Note that the filter has seen a request that was to take the place of a download."""
+    def refused(self, request: Request, *, failed: bool) -> None:
+        """Note that a request was seen, or has failed before, that was to take the place of a download."""
         fetch = self._of(request)
         if fetch is None or fetch.heir is not request:
             return
         fetch.heir = None
-        if is_redirect(request, fetch.mark):  # the address that led here was fetched
+        if is_redirect(request, fetch.mark) and not failed:  # the address that led here was fetched
             fetch.outcome = Outcome.DONE
 
     def look(self) -> None:
