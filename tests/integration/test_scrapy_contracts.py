@@ -10,8 +10,10 @@ from collections import Counter
 
 import pytest
 from support.scrapy_crawl import ADDON, Crawl
-from support.servers import free_port
+from support.servers import free_port, wait_until
 from support.site import Page, Served, star
+
+from urifilter_redis import UriFilter
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed"),
@@ -89,3 +91,88 @@ def test_claims_try_a_failed_page_as_often_as_set(any_server):
         stats = crawl(site, ours(any_server, **CLAIMS | {"URIFILTER_CLAIM_FAILURES": 3}))
         assert site.fetched().count("/bad.html") == 3 * 2
         assert stats["urifilter/given_up"] == 1
+
+
+XML = '<?xml version="1.0"?><{0} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{1}</{0}>'
+
+
+def sitemap(path, kind, inner, *urls):
+    """A sitemap of addresses."""
+    return Page(path, text=XML.format(kind, "".join(f"<{inner}><loc>{each}</loc></{inner}>" for each in urls)))
+
+
+@claims_or_not
+def test_a_second_run_of_a_sitemap_spider(any_server, claims):
+    """It reads the sitemaps again, and fetches the pages that are new in them."""
+    port = free_port()
+    at = f"http://127.0.0.1:{port}".__add__
+    index = sitemap("/index.xml", "sitemapindex", "sitemap", at("/pages.xml"))
+    _, settings = compared(any_server, claims)
+    for known, fetched in ((3, {"/0.html", "/1.html", "/2.html"}), (5, {"/3.html", "/4.html"})):
+        urls = [at(f"/{number}.html") for number in range(known)]
+        pages = [
+            index,
+            sitemap("/pages.xml", "urlset", "url", *urls),
+            *(Page(f"/{number}.html") for number in range(5)),
+        ]
+        with Served(pages={each.path: each for each in pages}, port=port) as site:
+            assert Crawl(at("/index.xml"), spider="Sitemap", **settings).stats()["finish_reason"] == "finished"
+            assert Counter(site.fetched()) == Counter(["/index.xml", "/pages.xml", *fetched])
+
+
+@claims_or_not
+def test_a_second_run(any_server, claims):
+    """It fetches its start, finds what is new there, and nothing else; the third finds nothing."""
+    port, settings = free_port(), compared(any_server, claims)[1]
+    for leaves, more in ((3, {"/leaf0.html", "/leaf1.html", "/leaf2.html"}), (4, {"/leaf3.html"}), (4, set())):
+        with Served(pages=star(leaves), port=port) as site:
+            crawl(site, settings)
+            assert Counter(site.fetched()) == Counter(["/index.html", *more])
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+@pytest.mark.parametrize("status", [200, 302])
+def test_a_start_that_was_found_before(any_server, status, dont_filter):
+    """It is fetched, and so is the page that it redirects to."""
+    last = Page("/last.html", links=("/end.html",))
+    pages = [Page("/start.html", status, "/last.html" if status == 302 else None), last, Page("/end.html")]
+    with Served(pages={each.path: each for each in pages}) as site:
+        urls = [site.at("127.0.0.1", each.path) for each in pages]
+        Crawl(*urls, spider="Finds", **ours(any_server)).stats()
+        before = Counter(site.fetched())
+        assert set(before.values()) == {1}
+        stats = Crawl(urls[0], spider="Unfiltered" if dont_filter else "Follow", **ours(any_server)).stats()
+        again = Counter(site.fetched()) - before
+        assert again == Counter(["/start.html", *(["/last.html"] if status == 302 else [])])
+        assert stats["finish_reason"] == "finished"
+
+
+def test_a_cycle_of_pages_that_pass_on_their_meta(any_server):
+    """That a request is a start goes with no meta: each page is fetched once, as with Scrapy's own filter."""
+    pages = {
+        path: Page(path, links=(f"/{(n + 1) % 10}.html",)) for n, path in enumerate(f"/{n}.html" for n in range(10))
+    }
+    counts = []
+    for settings in compared(any_server, claims=False):
+        with Served(pages=pages) as site:
+            start = site.at("127.0.0.1", "/0.html")
+            Crawl(start, spider="CopyMeta", **settings, CLOSESPIDER_PAGECOUNT=100).stats()
+            counts.append(Counter(site.fetched()))
+    assert counts[0] == counts[1] == Counter(pages.keys())
+
+
+def test_a_start_that_another_process_has_in_hand(any_server):
+    """It is fetched, and not committed: the other process does that."""
+    from scrapy import Request
+    from scrapy.utils.request import fingerprint
+
+    with Served(pages=star(3)) as site, UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
+        item = fingerprint(Request(site.url)).hex()
+        with news.claims() as mine:
+            mine.claim(item)
+            settings = ours(any_server, **CLAIMS)
+            running = Crawl(site.url, domains=["127.0.0.1"], **settings)
+            wait_until(lambda: len(set(site.fetched())) == 4, "it does not fetch the pages")
+            assert news.ages([item]) == [-1]
+            assert mine.commit([item]) == [True]
+        running.stats()

@@ -98,6 +98,25 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         def found(self, response):
             yield from map(scrapy.Request, given["url"])
 
+    class Unfiltered(Follow):
+        """Starts as ``start_urls`` does."""
+
+        name, start_urls = "unfiltered", given["url"]
+        start = scrapy.Spider.start
+
+    class Sitemap(scrapy.spiders.SitemapSpider):
+        """Fetches the pages of a sitemap; those that link to other sitemaps are fetched each time."""
+
+        name, sitemap_urls = "sitemap", given["url"]
+
+        def _parse_sitemap(self, response):
+            for request in super()._parse_sitemap(response):
+                if request.callback == self._parse_sitemap:
+                    request.meta["urifilter"] = "again"
+                yield request
+
+        def parse(self, response, **_): ...
+
     class CopyMeta(Follow):
         """Gives its pages' meta to all their links."""
 

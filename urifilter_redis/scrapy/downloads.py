@@ -9,7 +9,7 @@ from scrapy.exceptions import IgnoreRequest
 from urifilter_redis.scrapy import engine
 from urifilter_redis.scrapy.judge import Judge
 from urifilter_redis.scrapy.link import Answer
-from urifilter_redis.scrapy.marks import META, Mark, mark_of
+from urifilter_redis.scrapy.marks import META, Mark, mark_in, mark_of, settled
 from urifilter_redis.scrapy.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class UriDownloaderMiddleware:
         spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
     ) -> Coroutine[Any, Any, None] | None:
         """Note that a download begins; ask about its request before, if nobody has."""
-        if META not in request.meta:
+        if mark_in(request) is None:
             return None
         own = mark_of(request, self._judge.fingerprint(request))
         if own is not None and "later" in own:
@@ -101,6 +101,5 @@ class UriDownloaderMiddleware:
             engine.crawl(self._crawler, request)
             raise IgnoreRequest("Redis is away, and the spider closes")
         if answer is Answer.PASS:  # once, and not for copies
-            now = cast("Mark", request.meta[META])
-            request.meta[META] = Mark(of=now["of"], url=now["url"], items=now["items"])
+            request.meta[META] = settled(cast("Mark", request.meta[META]))
         self._judge.under_way.begin(request)

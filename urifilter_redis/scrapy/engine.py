@@ -108,7 +108,7 @@ def is_onsite(crawler: Crawler, request: Request) -> bool:
     if engine_of(crawler) is None or crawler.spider is None:
         return True
     offsite = crawler.get_downloader_middleware(OffsiteMiddleware)
-    if offsite is None or request.meta.get("allow_offsite"):
+    if offsite is None or request.dont_filter or request.meta.get("allow_offsite"):
         return True
     return bool(offsite.should_follow(request, crawler.spider))
 

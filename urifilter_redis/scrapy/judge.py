@@ -17,7 +17,7 @@ from urifilter_redis.scrapy.gathering import READING, WAIT
 from urifilter_redis.scrapy.holding import Holding
 from urifilter_redis.scrapy.ledger import Ledger
 from urifilter_redis.scrapy.link import Answer, Link
-from urifilter_redis.scrapy.marks import META, Mark, items_of, mark_of
+from urifilter_redis.scrapy.marks import META, Mark, asks_again, items_of, mark_of, settled
 from urifilter_redis.scrapy.opening import check_scrapy, missing_part
 from urifilter_redis.scrapy.options import Options
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
@@ -79,6 +79,8 @@ class Judge:
         self._holding = Holding(self._let_go)
         self._next_look: asyncio.TimerHandle | None = None
         self._payloads = Payloads(crawler, self.stats)
+        #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
+        self._again: set[str | bytes] = set()
         self._asking: dict[asyncio.Task[list[Answer]], list[str | bytes]] = {}
         #: Tells of a request that was dropped because it was seen.
         self.filtered = Duplicates(crawler, self.stats, debug=self.options.debug).tell
@@ -113,39 +115,52 @@ class Judge:
             await self.link.close()
             raise
 
-    async def judge(self, requests: Sequence[Request], page: Page) -> list[bool]:
-        """Ask about requests at once; return whether each was seen, and mark the others."""
+    async def judge(self, requests: Sequence[Request], page: Page, *, starts: bool = False) -> list[bool]:
+        """Ask about requests at once; return whether each is dropped because it was seen, and mark the others.
+
+        With ``starts`` they are fetched whatever the filter says, and recorded.
+        """
         seen = [False] * len(requests)
         asked = {
             n: self.item(each)
             for n, each in enumerate(requests)
-            if not each.dont_filter and engine.is_onsite(self.crawler, each)
+            if (starts or not each.dont_filter) and engine.is_onsite(self.crawler, each)
         }
         for n in [n for n, item in asked.items() if item in self.outcomes.failed]:
             del asked[n]
-            seen[n] = True
+            seen[n] = not requests[n].dont_filter
         if not asked or self._closed:
             return seen
-        task = asyncio.ensure_future(self._answers([(requests[n], item) for n, item in asked.items()], page))
+        found = [(requests[n], item, starts or asks_again(requests[n])) for n, item in asked.items()]
+        task = asyncio.ensure_future(self._answers(found, page))
         self._asking[task] = list(asked.values())
         task.add_done_callback(self._asking.pop)
         # Ctrl-C cancels start(). The call goes on then, because it may have inserted, and close() gives that back.
         for n, answer in zip(asked, await asyncio.shield(task), strict=True):
-            seen[n] = answer is Answer.SEEN
+            seen[n] = answer is Answer.SEEN and not requests[n].dont_filter
         return seen
 
-    async def _answers(self, asked: Sequence[tuple[Request, str | bytes]], page: Page) -> list[Answer]:
+    async def _answers(self, asked: Sequence[tuple[Request, str | bytes, bool]], page: Page) -> list[Answer]:
         if self.endings.forgets and not self.link.away:
             await self.endings.settle()
         payloads: dict[str | bytes, str | None] = {}
-        for request, item in asked:
+        for request, item, _ in asked:
             payloads.setdefault(item, self.payload(request))
-        answers = await self.link.ask([item for _, item in asked], payloads)
+        answers = await self.link.ask([item for _, item, _ in asked], payloads)
         self.stats.inc_value("urifilter/asked", len(asked))
-        for (request, item), answer in zip(asked, answers, strict=True):
-            if answer is not Answer.SEEN:
-                self._mark(request, [item], answer, page)
+        for n, (request, item, again) in enumerate(asked):
+            if again and self._may_pass(item, answers[n]):
+                answers[n] = Answer.AGAIN
+            if answers[n] is not Answer.SEEN:
+                waits = None if request.dont_filter else page  # for the dupefilter, which is not asked about the former
+                self._mark(request, [item], answers[n], waits, again=again)
         return answers
+
+    def _may_pass(self, item: str | bytes, answer: Answer) -> bool:
+        """Note that a page is fetched whatever the answer; return whether it is although it was seen."""
+        is_first = item not in self._again
+        self._again.add(item)
+        return is_first and answer is Answer.SEEN
 
     def is_seen(self, request: Request) -> bool:
         """Whether the scheduler has to drop a request; the dupefilter's question."""
@@ -155,6 +170,7 @@ class Judge:
             return False
         if self._closed:  # start() may go on until the engine stops it
             return False
+        again = asks_again(request) or self.under_way.goes_on(request)
         item, earlier = self.item(request), items_of(request, fingerprint)
         if item in self.outcomes.failed:
             answer = Answer.SEEN
@@ -163,11 +179,13 @@ class Judge:
         else:
             answer = self.link.ask_now(item, self.payload(request))
             self.stats.inc_value("urifilter/asked")
+        if again and self._may_pass(item, answer):
+            answer = Answer.AGAIN
         if answer is Answer.SEEN:
             self.under_way.refused(request, failed=item in self.outcomes.failed)
             return True
-        if answer is Answer.NEW or self.has_downloads:
-            self._mark(request, [*(each for each in earlier if each != item), item], answer)
+        if answer in {Answer.NEW, Answer.AGAIN} or self.has_downloads:
+            self._mark(request, [*(each for each in earlier if each != item), item], answer, again=again)
         elif answer is not Answer.PASS:
             self._holding.add(request)
             return True
@@ -183,11 +201,13 @@ class Judge:
             answer = Answer.SEEN
             if item not in self.outcomes.failed:
                 (answer,) = await self.link.ask([item], {item: self.payload(request)})
+            if "again" in mark and answer is Answer.SEEN:
+                answer = Answer.AGAIN
         if answer is Answer.SEEN:  # the addresses that redirected to it were fetched
             led_to = Outcome.FAILED if mark["items"][-1] in self.outcomes.failed else Outcome.DONE
             self.outcomes.note(mark["items"][:-1], led_to)
         else:
-            self._mark(request, mark["items"], answer)
+            self._mark(request, mark["items"], answer, again="again" in mark)
         return answer
 
     def take(self, request: Request) -> bool:
@@ -195,7 +215,7 @@ class Judge:
         mark = cast("Mark", request.meta[META])
         if "ticket" not in mark or self.ledger.take(mark["ticket"]) is None:
             return False
-        request.meta[META] = Mark(of=mark["of"], url=mark["url"], items=mark["items"])
+        request.meta[META] = settled(mark)
         return True
 
     def drop(self, request: Request) -> None:
@@ -301,10 +321,21 @@ class Judge:
             return self.item(request) in self.link.doubts
         return "later" in (mark_of(request, self.fingerprint(request)) or {})
 
-    def _mark(self, request: Request, items: list[str | bytes], answer: Answer, page: Page | None = None) -> None:
+    def _mark(
+        self,
+        request: Request,
+        items: list[str | bytes],
+        answer: Answer,
+        page: Page | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
+        items = items[:-1] if answer is Answer.AGAIN else items  # the last one is another's to end
         mark = Mark(of=self.fingerprint(request), url=request.url, items=items)
-        if answer is Answer.NEW:
-            self.stats.inc_value("urifilter/new")
+        if again:
+            mark["again"] = True
+        if answer in {Answer.NEW, Answer.AGAIN}:
+            self.stats.inc_value("urifilter/new" if answer is Answer.NEW else "urifilter/again")
             if page is not None:
                 mark["ticket"] = self.ledger.add(items, page)
         elif answer is Answer.PASS:

@@ -42,6 +42,7 @@ class Answer(enum.Enum):
     Attributes:
         NEW: the filter says "new" and has the item from now on.
         SEEN: the filter says "seen".
+        AGAIN: the filter says "seen", and the page is fetched all the same.
         ASK: the filter was not asked. It has to be asked before the download.
         DOUBT: the filter may have inserted the item, and the answer did not arrive. This link can ask for it again.
         PASS: the filter was not asked, and the request goes on (``URIFILTER_ON_ERROR = "pass"``).
@@ -49,6 +50,7 @@ class Answer(enum.Enum):
 
     NEW = "new"
     SEEN = "seen"
+    AGAIN = "again"
     ASK = "ask"
     DOUBT = "doubt"
     PASS = "pass"  # noqa: S105 - no password

@@ -50,14 +50,16 @@ class UriSpiderMiddleware:
         return cls(crawler)
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Pass on the output of ``start()`` that is new."""
+        """Pass on the output of ``start()``; its requests are recorded, and fetched even if they were seen."""
         page, gathering = Page(self._crawler, None), Gathering(start)
         self._judge.start = gathering
         try:
-            async with aclosing(self._new(gathering, page)) as new:
+            async with aclosing(self._new(gathering, page, starts=True)) as new:
                 async for each in new:
                     yield each
-                    if isinstance(each, Request):  # the engine schedules a request before it wants the next
+                    if (
+                        isinstance(each, Request) and not each.dont_filter
+                    ):  # the engine schedules a request before it wants the next
                         self._judge.drop(each)
         finally:
             if not engine.is_closing(self._crawler):  # otherwise the judge stops it
@@ -88,10 +90,11 @@ class UriSpiderMiddleware:
         if self._judge.options.claiming is not None and response.request is not None:
             self._judge.under_way.raised(response.request, exception)
 
-    async def _new(self, gathering: Gathering, page: Page) -> AsyncGenerator[Any, None]:
+    async def _new(self, gathering: Gathering, page: Page, *, starts: bool = False) -> AsyncGenerator[Any, None]:
         try:
             while batch := await gathering.batch():
-                seen = iter(await self._judge.judge([each for each in batch if isinstance(each, Request)], page))
+                requests = [each for each in batch if isinstance(each, Request)]
+                seen = iter(await self._judge.judge(requests, page, starts=starts))
                 for each in batch:
                     if isinstance(each, Request) and next(seen):
                         self._judge.filtered(each)

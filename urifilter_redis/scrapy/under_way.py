@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from scrapy.exceptions import CloseSpider
 
 from urifilter_redis.scrapy import engine
-from urifilter_redis.scrapy.marks import META, Mark, is_redirect, items_of
+from urifilter_redis.scrapy.marks import META, Mark, belongs, is_redirect, items_of, mark_in
 from urifilter_redis.scrapy.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class UnderWay:
     def begin(self, request: Request) -> None:
         """Note that a download begins."""
         mark = cast("Mark", request.meta[META])
-        if items_of(request, self._fingerprint(request)) and not self._is_within(request):
+        if belongs(request, self._fingerprint(request)) and not self._is_within(request):
             self._fetches[id(mark)] = _Fetch(request, mark)
 
     def fetched(self, request: Request) -> None:
@@ -73,7 +73,7 @@ class UnderWay:
         """Note that there is no page, or one that is no good."""
         if self._is_within(request):
             return
-        mark = cast("Mark | None", request.meta.get(META))
+        mark = mark_in(request)
         self._fetches.pop(id(mark), None)
         if mark is not None and "later" not in mark:
             self._note(items_of(request, self._fingerprint(request)), outcome)
@@ -86,7 +86,7 @@ class UnderWay:
     def replaced(self, request: Request) -> None:
         """Note a request that is given to the scheduler; a retry or a redirect takes the place of a download."""
         fetch = self._of(request)
-        if fetch is None or not items_of(request, self._fingerprint(request)):
+        if fetch is None or not belongs(request, self._fingerprint(request)):
             return
         if engine.is_onsite(self._crawler, request):
             fetch.heir = request
@@ -101,6 +101,11 @@ class UnderWay:
         fetch.heir = None
         if is_redirect(request, fetch.mark) and not failed:  # the address that led here was fetched
             fetch.outcome = Outcome.DONE
+
+    def goes_on(self, request: Request) -> bool:
+        """Whether a request takes the place of a download that is made whatever the filter says."""
+        fetch = self._of(request)
+        return fetch is not None and fetch.heir is request and fetch.outcome is Outcome.FAILED and "again" in fetch.mark
 
     def look(self) -> None:
         """Note the outcomes of the requests that Scrapy is done with."""
