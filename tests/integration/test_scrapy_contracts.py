@@ -176,3 +176,17 @@ def test_a_start_that_another_process_has_in_hand(any_server):
             assert news.ages([item]) == [-1]
             assert mine.commit([item]) == [True]
         running.stats()
+
+
+@claims_or_not
+def test_an_item_that_a_pipeline_raises_for(any_server, claims):
+    """Its page is not committed: the next crawl has it again. An item that is dropped is no failure."""
+    settings = ours(any_server, **(CLAIMS | {"URIFILTER_CLAIM_FAILURES": 2} if claims else {}))
+    with Served(pages=star(2, "/bad.html", "/dull.html", more=(Page("/bad.html"), Page("/dull.html")))) as site:
+        broken = Crawl(site.url, spider="Items", domains=["127.0.0.1"], ITEM_PIPELINES={"Picky": 1}, **settings)
+        stats = broken.stats()
+        assert site.fetched().count("/bad.html") == 1 + claims
+        assert stats.get("urifilter/given_up", 0) == claims
+        if not claims:  # in a second crawl, whose pipeline is mended
+            Crawl(*map(site.at, ["127.0.0.1"] * 5, site.pages), spider="Finds", **settings).stats()
+            assert Counter(site.fetched()) == Counter([*site.pages, "/bad.html"])

@@ -32,6 +32,7 @@ from support.scrapy_parts import (  # noqa: E402
     run,
     seen,
 )
+from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import (  # noqa: E402
@@ -424,8 +425,9 @@ def test_a_failed_page_is_new_again(any_server, how):
     assert seen(any_server, *run(any_server, test)) == [False, False, False, True]
 
 
-def test_a_callback_that_raises(any_server):
-    """Its page was fetched, and stays seen."""
+@pytest.mark.parametrize("how", ["callback", "pipeline"])
+def test_a_page_that_was_fetched_in_vain(any_server, how):
+    """If its callback or a pipeline raises, it is not asked about again in this crawl, and new for the next one."""
 
     async def test(crawler, dupefilter):
         downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
@@ -433,11 +435,16 @@ def test_a_callback_that_raises(any_server):
         assert not dupefilter.request_seen(request)
         downloads.process_request(request)
         response = downloads.process_response(request, Response(A, request=request))
-        pages.process_spider_exception(response, KeyError())
+        if how == "callback":
+            pages.process_spider_exception(response, KeyError())
+        else:
+            told = {"item": {}, "response": response, "spider": crawler.spider, "failure": Failure(KeyError())}
+            crawler.signals.send_catch_log(signals.item_error, **told)
         pages_are_done(crawler)
         assert await passed(pages, scrapy.Request(A)) == []
+        return Judge.of(crawler).item(request)
 
-    run(any_server, test)
+    assert seen(any_server, run(any_server, test)) == [False]
 
 
 def test_a_redirect_that_was_seen_ends_there(any_server):

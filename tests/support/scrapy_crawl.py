@@ -60,7 +60,7 @@ class Crawl:
 def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missing where tests are collected
     import scrapy
     from scrapy.crawler import CrawlerProcess
-    from scrapy.exceptions import IgnoreRequest
+    from scrapy.exceptions import DropItem, IgnoreRequest
     from scrapy.utils.defer import maybe_deferred_to_future
 
     given, raised = json.loads(sys.argv[1]), set()
@@ -145,6 +145,25 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
             yield from list(super().parse(response))[:2]
             raise KeyError("in the middle")
 
+    class Items(Follow):
+        """Yields an item of each page, and follows all links."""
+
+        name = "items"
+
+        def parse(self, response, **_):
+            yield {"url": response.url}
+            yield from super().parse(response)
+
+    class Picky:
+        """A pipeline that raises for the items of bad pages, and drops those of dull ones."""
+
+        def process_item(self, item, spider=None):
+            if "bad" in item["url"]:
+                raise KeyError("bad")
+            if "dull" in item["url"]:
+                raise DropItem("dull")
+            return item
+
     class Endless(Follow):
         """Starts, and waits for ever; it is closed from outside."""
 
@@ -201,8 +220,8 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         "DOWNLOAD_DELAY": 0,
         "CLOSESPIDER_TIMEOUT": 100,
     }
-    ours = {"Drop": Drop, "Refuse": Refuse}
-    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS"):
+    ours = {"Drop": Drop, "Refuse": Refuse, "Picky": Picky}
+    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS", "ITEM_PIPELINES"):
         named = given["settings"].get(name, {})
         given["settings"][name] = {ours.get(each, each): order for each, order in named.items()}
     process = CrawlerProcess(settings | given["settings"])

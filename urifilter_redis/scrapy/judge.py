@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from twisted.python.failure import Failure
 
     from urifilter_redis.scrapy.gathering import Gathering
 
@@ -89,6 +91,7 @@ class Judge:
         crawler.signals.connect(self._idle, signals.spider_idle)
         crawler.signals.connect(self.close, signals.spider_closed)
         crawler.signals.connect(self.under_way.replaced, signals.request_scheduled)
+        crawler.signals.connect(self._item_failed, signals.item_error)
 
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
@@ -387,6 +390,10 @@ class Judge:
         except (NotSupported, UriFilterError) as error:
             logger.error("The filter cannot be opened: %s", error)  # noqa: TRY400 - the message says it all
             engine.close_spider(self.crawler, "urifilter_error")
+
+    def _item_failed(self, response: Response | None, failure: Failure) -> None:
+        if response is not None and response.request is not None and failure.value is not None:  # none: of start()
+            self.under_way.raised(response.request, failure.value)
 
     def _idle(self) -> None:
         self.look()

@@ -27,7 +27,7 @@ class Outcome(enum.Enum):
 
     Attributes:
         DONE: its page was fetched, and its callback has finished.
-        FAILED: its download failed after all retries, or its callback raised an exception.
+        FAILED: its download failed after all retries, or its callback or an item pipeline raised an exception.
         REFUSED: a part of the project dropped it before its download, as robots.txt forbids it for example.
         DROPPED: it was dropped on its way to the scheduler.
         STOPPED: the spider closes before its page was handled.

@@ -86,8 +86,8 @@ class UriSpiderMiddleware:
         exception: Exception,
         spider: Spider | None = None,  # noqa: ARG002 - likewise
     ) -> None:
-        """Note that a callback raised an exception: with claims its page is fetched again."""
-        if self._judge.options.claiming is not None and response.request is not None:
+        """Note that a callback raised an exception: its page has failed."""
+        if response.request is not None:
             self._judge.under_way.raised(response.request, exception)
 
     async def _new(self, gathering: Gathering, page: Page, *, starts: bool = False) -> AsyncGenerator[Any, None]:

@@ -79,7 +79,7 @@ class UnderWay:
             self._note(items_of(request, self._fingerprint(request)), outcome)
 
     def raised(self, request: Request, exception: BaseException) -> None:
-        """Note that a callback raised an exception; CloseSpider is no failure of the page."""
+        """Note that a callback or an item pipeline raised an exception; CloseSpider is no failure of the page."""
         if (fetch := self._of(request)) is not None and fetch.outcome is Outcome.DONE:
             fetch.outcome = Outcome.STOPPED if isinstance(exception, CloseSpider) else Outcome.FAILED
 
