@@ -190,3 +190,34 @@ def test_an_item_that_a_pipeline_raises_for(any_server, claims):
         if not claims:  # in a second crawl, whose pipeline is mended
             Crawl(*map(site.at, ["127.0.0.1"] * 5, site.pages), spider="Finds", **settings).stats()
             assert Counter(site.fetched()) == Counter([*site.pages, "/bad.html"])
+
+
+@pytest.mark.parametrize("on_error", ["pause", "pass", "close"])
+@pytest.mark.parametrize("wrong", ["password", "right"])
+def test_a_server_that_refuses_the_user(make_server, wrong, on_error):
+    """The crawl does not begin, and says why."""
+    server = make_server()
+    server.client().execute_command(
+        "ACL", "SETUSER", "crawl", "on", ">secret", "~*", "&*", "+@all", "-hset", "-evalsha"
+    )
+    url = server.url.replace("://", "://crawl:wrong@" if wrong == "password" else "://crawl:secret@")
+    with Served(pages=star(3)) as site:
+        stats = crawl(site, ours(server, URIFILTER_ON_ERROR=on_error) | {"URIFILTER_REDIS_URL": url})
+        assert site.fetched() == []
+        said = "does not accept this user name and password" if wrong == "password" else "this user may not run"
+        assert said in stats["log"]
+
+
+def test_a_right_that_is_taken_away(make_server):
+    """The spider closes, and says why: it would wait for ever."""
+    server = make_server()
+    user = ("ACL", "SETUSER", "crawl", "on", ">secret", "~*", "&*", "+@all")
+    server.client().execute_command(*user)
+    with Served(count=400, delay=0.02) as site:
+        settings = ours(server) | {"URIFILTER_REDIS_URL": server.url.replace("://", "://crawl:secret@")}
+        running = Crawl(site.url, domains=["127.0.0.1"], **settings)
+        wait_until(lambda: len(site.fetched()) > 20, "nothing is fetched")
+        server.client().execute_command(*user, "-evalsha")
+        stats = running.stats()
+        assert stats["finish_reason"] == "urifilter_error"
+        assert "this user may not run the commands" in stats["log"]

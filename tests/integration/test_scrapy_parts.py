@@ -599,7 +599,14 @@ def test_settings(any_server):
     [
         ({"URIFILTER_ON_ERROR": "wait"}, "URIFILTER_ON_ERROR is one of pause, pass, close"),
         ({"URIFILTER_KEY": "uri"}, "URIFILTER_KEY is fingerprint, url, or a function"),
-        ({"URIFILTER_LAYOUT": "round"}, "layout is"),
+        ({"URIFILTER_LAYOUT": "round"}, "URIFILTER_LAYOUT: layout is"),
+        ({"URIFILTER_SEED": "x"}, "URIFILTER_SEED: "),
+        ({"URIFILTER_AGAIN_AFTER": "soon"}, "URIFILTER_AGAIN_AFTER: a period is"),
+        ({"URIFILTER_LARGE": "maybe"}, "URIFILTER_LARGE: "),
+        ({"URIFILTER_FAILED_CODES": "5xx"}, "URIFILTER_FAILED_CODES: .*5xx"),
+        ({"URIFILTER_CAPICITY": 5}, "URIFILTER_CAPICITY is no setting: URIFILTER_CAPACITY is meant"),
+        ({"URIFILTER_ON_ERRORS": "pass"}, "URIFILTER_ON_ERROR is meant"),
+        ({"URIFILTER_XYZ": 5}, "URIFILTER_XYZ is no setting: there are URIFILTER_AGAIN_AFTER, "),
         ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
         ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
         ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
@@ -610,6 +617,20 @@ def test_impossible_settings(any_server, settings, said):
     """They are refused before the crawl begins, with the possible ones."""
     with pytest.raises(ValueError, match=said):
         UriDupeFilter.from_crawler(crawler_of(any_server, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"URIFILTER_REDIS_URL": "localhost"}, "URIFILTER_REDIS_URL"),
+        ({"URIFILTER_NEAR_CACHE": "-1"}, "URIFILTER_NEAR_CACHE"),
+        ({"URIFILTER_ROTATE": "never"}, "URIFILTER_ROTATE"),
+    ],
+)
+def test_settings_that_cannot_be_opened(any_server, settings, said):
+    """They are refused, by their names, as the filter is opened."""
+    with pytest.raises(ValueError, match=said):
+        run(any_server, None, **settings)
 
 
 def test_other_settings_than_the_filters(any_server):

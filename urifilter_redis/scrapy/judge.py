@@ -110,11 +110,12 @@ class Judge:
         Raises:
             NotSupported: Scrapy does not run in asyncio's event loop, or is a version that is too new.
             UriFilterError: the filter cannot be opened.
+            ValueError: a setting is not possible.
         """
         check_scrapy(self.crawler)
         try:
             await self.link.open()
-        except UriFilterError:
+        except (UriFilterError, ValueError):
             await self.link.close()
             raise
 
@@ -387,7 +388,7 @@ class Judge:
             return
         try:
             await self.open()
-        except (NotSupported, UriFilterError) as error:
+        except (NotSupported, UriFilterError, ValueError) as error:
             logger.error("The filter cannot be opened: %s", error)  # noqa: TRY400 - the message says it all
             engine.close_spider(self.crawler, "urifilter_error")
 

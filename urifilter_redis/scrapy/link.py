@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from urifilter_redis.errors import AnswerLost, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.protocol.outcomes import needs_mending
 from urifilter_redis.scrapy.clients import Clients
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ class Answer(enum.Enum):
     PASS = "pass"  # noqa: S105 - no password
 
 
-#: The errors of a server that will be back.
-_AWAY = (ServerUnavailable, Restoring)
+def _is_away(error: UriFilterError) -> bool:
+    """Whether an error is that of a server that will be back; one that refuses the password would refuse for ever."""
+    return isinstance(error, ServerUnavailable | Restoring) and not needs_mending(error)
 
 
 class Link:
@@ -109,14 +111,17 @@ class Link:
 
         Raises:
             UriFilterError: the filter cannot be opened.
+            ValueError: a setting that says where the filter is, or how it is kept, is not possible.
         """
         if self.away:
             return
         try:
             await self.clients.opened()
             await asyncio.to_thread(self.clients.opened_now)
-        except _AWAY as error:
-            if self._options.on_error == "close":
+        except ValueError as error:
+            raise ValueError(f"{self._options.named}: {error}") from None
+        except UriFilterError as error:
+            if self._options.on_error == "close" or not _is_away(error):
                 raise
             self._note(error)
 
@@ -199,7 +204,7 @@ class Link:
                     self._note(error)
                     lost = error if error.batch is not None or lost is None else lost
                     hopeless = isinstance(error, AnswerLost) and time.monotonic() > began + RECORDED
-                    if hopeless or not isinstance(error, _AWAY):
+                    if hopeless or not _is_away(error):
                         break
             if self._last or self._options.on_error != "pause" or self._closing():
                 break
@@ -236,7 +241,7 @@ class Link:
     def _note(self, error: UriFilterError) -> None:
         """Note that a call failed: Redis is away, or the filter cannot be used."""
         self._stats.inc_value("urifilter/errors")
-        if not isinstance(error, _AWAY):
+        if not _is_away(error):
             logger.error("The filter cannot be used: %s", error)
             if self._options.on_error != "pass":
                 self._close_spider("urifilter_error")
@@ -258,10 +263,10 @@ class Link:
             try:
                 await (await self.clients.opened()).inserted()
                 await asyncio.to_thread(self.clients.opened_now)  # so that the reactor need not wait for it
-            except _AWAY:
+            except UriFilterError as error:
+                if not _is_away(error):
+                    break  # the server answers, and the next call says so to the crawl
                 await asyncio.sleep(PAUSE)
-            except UriFilterError:
-                break  # the server answers, and the next call says so to the crawl
             else:
                 break
         self._watch = None

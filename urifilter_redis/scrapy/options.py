@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +18,7 @@ from urifilter_redis.protocol.claims import MOST_DELAY, check_delay, check_lease
 from urifilter_redis.protocol.config import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import timedelta
 
     from scrapy import Request
@@ -39,6 +42,12 @@ _WHERE = {"REDIS_URL": "redis", "ARCHIVE": "archive", "PREFIX": "prefix", "ROTAT
 #: The settings that fix the filter, by the kinds of their values.
 _COUNTS = ("capacity", "slices", "period_capacity", "shards")
 _WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize", "hash", "seed")
+
+#: The settings of a crawl that neither say where the filter is nor fix it, and those of claims, without ``URIFILTER_``.
+_OTHERS = (
+    "AGAIN_AFTER", "CLAIM", "CLAIM_DELAY", "CLAIM_FAILURES", "CLAIM_LAPSES", "CLEAR", "CONNECTIONS", "ERROR_RATE",
+    "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "TIMEOUT",
+)  # fmt: skip
 
 #: Failures after which a page is given up, and lapses after which it is parked: it may be what kills the crawlers.
 _TRIES = 3
@@ -107,6 +116,13 @@ class Options:
     debug: bool
 
     @property
+    def named(self) -> str:
+        """The names of the settings that are checked as the filter is opened, as far as they are set."""
+        names = {value: name for name, value in _WHERE.items()}
+        named = [names.get(each, each.upper()) for each in (*self.where, *self.cache) if each != "timeouts"]
+        return ", ".join(f"URIFILTER_{each}" for each in named)
+
+    @property
     def to_make(self) -> dict[str, Any]:
         """The keyword arguments of ``create`` for a filter that is made."""
         return {"large": self.large, **(self.filter or {"capacity": CAPACITY})}
@@ -119,6 +135,7 @@ class Options:
             ValueError: a setting is not possible; the message names the possible ones.
         """
         settings = crawler.settings
+        _check_names(settings)
         on_error = settings.get("URIFILTER_ON_ERROR", "pause")
         if on_error not in ON_ERROR:
             raise ValueError(f"URIFILTER_ON_ERROR is one of {', '.join(ON_ERROR)} and not {on_error!r}")
@@ -126,17 +143,50 @@ class Options:
             name=settings.get("URIFILTER_NAME") or settings["BOT_NAME"],
             where=_where(settings),
             filter=_filter(settings),
-            large=settings.getbool("URIFILTER_LARGE"),
+            large=_flag(settings, "large"),
             cache=_cache(settings),
             key=_key(settings.get("URIFILTER_KEY", "fingerprint")),
             on_error=on_error,
-            clear=settings.getbool("URIFILTER_CLEAR"),
-            claiming=_claiming(settings) if settings.getbool("URIFILTER_CLAIM") else None,
-            failed=frozenset(
-                int(each) for each in settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))
-            ),
+            clear=_flag(settings, "clear"),
+            claiming=_claiming(settings) if _flag(settings, "claim") else None,
+            failed=_failed(settings),
             debug=settings.getbool("DUPEFILTER_DEBUG"),
         )
+
+
+def _check_names(settings: BaseSettings) -> None:
+    """Check that there is no setting that means nothing: a crawl without what was meant would begin.
+
+    Raises:
+        ValueError: there is one; the message has the name that is nearest to it.
+    """
+    known = [f"URIFILTER_{each.upper()}" for each in (*_WHERE, *_COUNTS, *_WORDS, *_OTHERS)]
+    for name in settings:
+        if str(name).startswith("URIFILTER_") and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f": {near[0]} is meant, perhaps" if near else f": there are {', '.join(sorted(known))}"
+            raise ValueError(f"{name} is no setting{meant}")
+
+
+@contextlib.contextmanager
+def _naming(names: Iterable[str]) -> Iterator[None]:
+    """Name settings, given without ``URIFILTER_``, in the message of a ValueError; of several those it is about."""
+    try:
+        yield
+    except ValueError as error:
+        names = list(names)
+        about = [each for each in names if re.search(rf"\b{each}\b", str(error))] or names
+        raise ValueError(f"{', '.join(f'URIFILTER_{each.upper()}' for each in about)}: {error}") from None
+
+
+def _flag(settings: BaseSettings, name: str) -> bool:
+    with _naming([name]):
+        return settings.getbool(f"URIFILTER_{name.upper()}")
+
+
+def _failed(settings: BaseSettings) -> frozenset[int]:
+    with _naming(["failed_codes"]):
+        return frozenset(map(int, settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))))
 
 
 def _where(settings: BaseSettings) -> dict[str, Any]:
@@ -171,17 +221,21 @@ def _filter(settings: BaseSettings) -> dict[str, Any]:
         made[name] = settings.get(f"URIFILTER_{name.upper()}")
     made = {name: value for name, value in made.items() if value is not None}
     if isinstance(made.get("seed"), str) and made.get("hash", "mmh3") == "mmh3":
-        made["seed"] = int(made["seed"])
+        with _naming(["seed"]):
+            made["seed"] = int(made["seed"])
     again = settings.get("URIFILTER_AGAIN_AFTER")
     if again is not None:
         both = {"retention", "slices", "period"} & made.keys()
         if both:
             named = ", ".join(f"URIFILTER_{each.upper()}" for each in sorted(both))
             raise ValueError(f"URIFILTER_AGAIN_AFTER sets the retention: leave out {named}")
-        made |= {"retention": "rolling", "slices": _SLICES, "period": _tenth(again)}
+        with _naming(["again_after"]):
+            made |= {"retention": "rolling", "slices": _SLICES, "period": _tenth(again)}
     if made:
+        given = [each for each in made if settings.get(f"URIFILTER_{each.upper()}") is not None]
         made.setdefault("capacity", CAPACITY)
-        Settings(**made)  # a setting that is not possible is refused before the crawl begins
+        with _naming(given or ["again_after"]):
+            Settings(**made)  # a setting that is not possible is refused before the crawl begins
     return made
 
 
@@ -197,7 +251,7 @@ def _claiming(settings: BaseSettings) -> Claiming:
             "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR, because what a stopped spider has in "
             "hand goes back to the filter: remove SCHEDULER and JOBDIR, or URIFILTER_CLAIM"
         )
-    if settings.getbool("URIFILTER_CLEAR"):
+    if _flag(settings, "clear"):
         raise ValueError("URIFILTER_CLEAR would drop the pages that others have in hand: remove it, or URIFILTER_CLAIM")
     lease, delay = _number(settings, "lease", float), _number(settings, "claim_delay", float)
     given = {name: _number(settings, f"claim_{name}", int) for name in ("failures", "lapses")}
@@ -205,11 +259,11 @@ def _claiming(settings: BaseSettings) -> Claiming:
     for name, number in tries.items():
         if number < 1:
             raise ValueError(f"URIFILTER_CLAIM_{name.upper()} is a whole number above 0 and not {number}")
-    return Claiming(
-        lease=None if lease is None else check_lease(lease),
-        delay=_DELAY if delay is None else check_delay(delay),
-        **tries,
-    )
+    with _naming(["lease"]):
+        lease = None if lease is None else check_lease(lease)
+    with _naming(["claim_delay"]):
+        delay = _DELAY if delay is None else check_delay(delay)
+    return Claiming(lease=lease, delay=delay, **tries)
 
 
 def _cache(settings: BaseSettings) -> dict[str, Any]:
