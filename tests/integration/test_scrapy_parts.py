@@ -177,6 +177,33 @@ def test_a_copy_of_meta_is_no_answer(any_server):
     run(any_server, test)
 
 
+def test_the_url_of_a_request(any_server):
+    """With "url" the item is the canonical address; the method and the body tell other requests from it."""
+    key = Options.of(crawler_of(any_server, URIFILTER_KEY="url")).key
+    assert key(scrapy.Request(f"{A}?b=1&a=2#part")) == key(scrapy.Request(f"{A}?a=2&b=1")) == f"{A}?a=2&b=1"
+    others = [scrapy.Request(A, method="POST", body=body) for body in ("", "one", "two")]
+    others += [scrapy.Request(A, method="HEAD"), scrapy.Request(A, body="one"), scrapy.Request(A)]
+    assert len({key(each) for each in others}) == 6
+    assert key(others[0]) == f"POST {A}"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_normalize_has_no_effect_on_fingerprints(any_server, exists):
+    """It is refused with the default key, of the settings and of a filter that is there; with "url" it works."""
+
+    async def test(crawler, dupefilter):
+        same = [scrapy.Request(f"{scheme}://example.com/a") for scheme in ("https", "http")]
+        return [dupefilter.request_seen(each) for each in same]
+
+    made = {"URIFILTER_NORMALIZE": "loose"}
+    if exists:
+        UriFilter.create("news", redis=any_server.url, capacity=10_000, normalize="loose").close()
+        made = {"URIFILTER_CAPACITY": None}
+    with pytest.raises(ConfigMismatch if exists else ValueError, match="no effect on fingerprints"):
+        run(any_server, test, **made)
+    assert run(any_server, test, URIFILTER_KEY="url", **made) == [False, True]
+
+
 @pytest.mark.parametrize("key", ["fingerprint", "url", "test_scrapy_parts.without_query"])
 def test_key(any_server, key, monkeypatch):
     """The item is the fingerprint's hex text, the address, or what a function makes of the request."""

@@ -12,9 +12,10 @@ from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.holdings import Outstanding
 from urifilter_redis.engine.steps import TOTAL, Timeouts
-from urifilter_redis.errors import FilterNotFound, UriFilterError
+from urifilter_redis.errors import ConfigMismatch, FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import MOST_DELAY
 from urifilter_redis.scrapy.ending import Ending
+from urifilter_redis.scrapy.options import NO_EFFECT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.claiming.blocking import Claims
     from urifilter_redis.engine.holdings import Claim
+    from urifilter_redis.protocol.config import Config
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["Clients", "Step"]
@@ -61,6 +63,7 @@ class Clients:
         async with self._opening:
             if self._asynchronous is None:
                 self._asynchronous = await self._open_or_create()
+                self._check(self._asynchronous.config)
             if self._mine is None and self._options.claiming is not None:
                 self._mine = self._asynchronous.claims(self._options.claiming.lease)
             return self._asynchronous
@@ -78,6 +81,7 @@ class Clients:
                 self._blocking = UriFilter.open(options.name, **where)
         if self._blocking is None:
             self._blocking = UriFilter.create(options.name, **where, **options.to_make)
+        self._check(self._blocking.config)
         if self._mine_now is None and options.claiming is not None:
             self._mine_now = self._blocking.claims(options.claiming.lease)
         return self._blocking
@@ -184,6 +188,15 @@ class Clients:
             return await asyncio.to_thread(self._mine_now.commit, items, retry=lost)
         release = functools.partial(self._mine_now.release, delay=ending.delay, failed=ending.failed, retry=lost)
         return await asyncio.to_thread(release, items)
+
+    def _check(self, config: Config) -> None:
+        """Check that a filter suits the items of this crawl.
+
+        Raises:
+            ConfigMismatch: it normalises addresses, and the items are fingerprints.
+        """
+        if self._options.key is None and config.normalize != "none":
+            raise ConfigMismatch(f"{self._options.name}: this filter's normalize = {config.normalize!r} {NO_EFFECT}")
 
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options

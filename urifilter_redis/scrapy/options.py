@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
 import math
 import re
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
+from w3lib.url import canonicalize_url
 
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-__all__ = ["ON_ERROR", "Claiming", "Options"]
+__all__ = ["NO_EFFECT", "ON_ERROR", "Claiming", "Options"]
 
 #: The capacity of a filter that is made without ``URIFILTER_CAPACITY``: 29 MB in Redis.
 CAPACITY = 10_000_000
@@ -48,6 +50,9 @@ _OTHERS = (
     "AGAIN_AFTER", "CLAIM", "CLAIM_DELAY", "CLAIM_FAILURES", "CLAIM_LAPSES", "CLEAR", "CONNECTIONS", "ERROR_RATE",
     "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "TIMEOUT",
 )  # fmt: skip
+
+#: What is wrong with a filter that normalises its items, if these are fingerprints.
+NO_EFFECT = "has no effect on fingerprints: set URIFILTER_KEY = 'url', too, or leave it out"
 
 #: Failures after which a page is given up, and lapses after which it is parked: it may be what kills the crawlers.
 _TRIES = 3
@@ -136,16 +141,19 @@ class Options:
         """
         settings = crawler.settings
         _check_names(settings)
-        on_error = settings.get("URIFILTER_ON_ERROR", "pause")
+        on_error, key = settings.get("URIFILTER_ON_ERROR", "pause"), _key(settings.get("URIFILTER_KEY", "fingerprint"))
         if on_error not in ON_ERROR:
             raise ValueError(f"URIFILTER_ON_ERROR is one of {', '.join(ON_ERROR)} and not {on_error!r}")
+        made = _filter(settings)
+        if key is None and made.get("normalize", "none") != "none":
+            raise ValueError(f"URIFILTER_NORMALIZE {NO_EFFECT}")
         return cls(
             name=settings.get("URIFILTER_NAME") or settings["BOT_NAME"],
             where=_where(settings),
-            filter=_filter(settings),
+            filter=made,
             large=_flag(settings, "large"),
             cache=_cache(settings),
-            key=_key(settings.get("URIFILTER_KEY", "fingerprint")),
+            key=key,
             on_error=on_error,
             clear=_flag(settings, "clear"),
             claiming=_claiming(settings) if _flag(settings, "claim") else None,
@@ -274,11 +282,20 @@ def _cache(settings: BaseSettings) -> dict[str, Any]:
     return cache
 
 
+def _url(request: Request) -> str:
+    """Return a request's canonical address; behind the method, and before the body's digest, if it is no plain GET."""
+    words = [] if request.method == "GET" else [request.method]
+    words.append(canonicalize_url(request.url))
+    if request.body:
+        words.append(hashlib.sha256(request.body).hexdigest())
+    return " ".join(words)
+
+
 def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
     if setting == "fingerprint":
         return None
     if setting == "url":
-        return lambda request: request.url
+        return _url
     key = load_object(setting) if isinstance(setting, str) and "." in setting else setting
     if not callable(key):
         raise ValueError(  # noqa: TRY004 - as for every other setting
