@@ -221,3 +221,29 @@ def test_a_right_that_is_taken_away(make_server):
         stats = running.stats()
         assert stats["finish_reason"] == "urifilter_error"
         assert "this user may not run the commands" in stats["log"]
+
+
+@claims_or_not
+def test_a_crawl_that_is_stopped(any_server, claims):
+    """Without claims and JOBDIR a warning counts the pages that were not fetched; with claims the next one has them."""
+    with Served(count=250, delay=0.01) as site:
+        settings = compared(any_server, claims)[1]
+        running = Crawl(site.url, domains=["127.0.0.1"], **settings)
+        wait_until(lambda: len(site.fetched()) > 60, "nothing is fetched")
+        running.stop()
+        stats = running.stats()
+        assert ("pages were found and not fetched" in stats["log"]) is not claims
+        assert f"{stats['urifilter/unfetched']} pages" in stats["log"] or claims
+        before = len(set(site.fetched()))
+        crawl(site, settings)
+        missing = len(site.pages) - len(set(site.fetched()))
+        assert missing == 0 if claims else 0 < missing <= len(site.pages) - before
+
+
+def test_requests_without_a_filter_that_are_stopped(any_server):
+    """The log counts them."""
+    with Served(count=250, delay=0.01) as site:
+        running = Crawl(site.url, spider="NoFilter", domains=["127.0.0.1"], **ours(any_server))
+        wait_until(lambda: len(site.fetched()) > 30, "nothing is fetched")
+        running.stop()
+        assert "requests with dont_filter were not made, and are lost" in running.stats()["log"]

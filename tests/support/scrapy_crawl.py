@@ -104,6 +104,15 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         name, start_urls = "unfiltered", given["url"]
         start = scrapy.Spider.start
 
+    class NoFilter(Follow):
+        """Follows all links, without end."""
+
+        name = "no_filter"
+
+        def parse(self, response, **_):
+            for each in super().parse(response):
+                yield each.replace(dont_filter=True)
+
     class Sitemap(scrapy.spiders.SitemapSpider):
         """Fetches the pages of a sitemap; those that link to other sitemaps are fetched each time."""
 

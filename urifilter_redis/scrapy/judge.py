@@ -285,6 +285,7 @@ class Judge:
         self._give_back_requests(unfetched)
         self.outcomes.end()
         await self.endings.finish(commits=all_asked)
+        self._tell_of_unfetched(sum(each.dont_filter and not self._is_recorded(each) for each in unfetched))
         await self.link.close()
 
     def fingerprint(self, request: Request) -> str:
@@ -306,6 +307,23 @@ class Judge:
             if items and request.meta[META].get("later") in {Answer.ASK.value, Answer.DOUBT.value}:
                 items = items[:-1]  # nobody was told that the last one is new
             self.outcomes.note(items, Outcome.STOPPED)
+
+    def _is_recorded(self, request: Request) -> bool:
+        """Whether the filter has, or had, a request's own item: it is no request with ``dont_filter``, or a start."""
+        return mark_of(request, self.fingerprint(request)) is not None
+
+    def _tell_of_unfetched(self, unfiltered: int) -> None:
+        """Warn of pages that no later crawl may find, given the number of unfetched requests with ``dont_filter``."""
+        if self.outcomes.unfetched:
+            self.stats.inc_value("urifilter/unfetched", self.outcomes.unfetched)
+        if self.outcomes.unfetched and self.options.claiming is None:
+            logger.warning(
+                "%d pages were found and not fetched. They are new again, but the pages that link to them are seen, so "
+                "a later crawl may not find them: crawls that are stopped need JOBDIR or URIFILTER_CLAIM",
+                self.outcomes.unfetched,
+            )
+        if unfiltered:
+            logger.warning("%d requests with dont_filter were not made, and are lost", unfiltered)
 
     async def _ask_at_last(self, requests: Sequence[Request]) -> bool:
         """Give back the items of requests that the filter may have inserted, if it has; return whether it knows all.

@@ -68,12 +68,16 @@ class Outcomes:
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
         #: back by reclaiming alone, which knows how often they have failed.
         self.failed: dict[str | bytes, None] = {}
+        #: The number of items that were found, and not fetched before the spider closed.
+        self.unfetched = 0
 
     def note(self, items: Iterable[str | bytes], outcome: Outcome) -> None:
         """End items."""
         items = list(items)
         for item in items:
             self.failed.pop(item, None)
+        if outcome is Outcome.STOPPED:
+            self.unfetched += len(items)
         if outcome in {Outcome.FAILED, Outcome.REFUSED}:
             self.failed |= dict.fromkeys(items)
         if self._claiming is None:
