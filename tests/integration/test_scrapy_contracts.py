@@ -247,3 +247,27 @@ def test_requests_without_a_filter_that_are_stopped(any_server):
         wait_until(lambda: len(site.fetched()) > 30, "nothing is fetched")
         running.stop()
         assert "requests with dont_filter were not made, and are lost" in running.stats()["log"]
+
+
+def test_pass_while_redis_is_away(make_server):
+    """Each page is fetched once by this crawl, and is recorded as seen when Redis is back."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    with Served(count=300, delay=0.02) as site:
+        settings = ours(server, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.5)
+        running = Crawl(site.url, domains=["127.0.0.1"], **settings)
+        wait_until(lambda: len(site.fetched()) > 30, "nothing is fetched")
+        server.kill()
+        wait_until(lambda: "(URIFILTER_ON_ERROR)" in running.log(), "it does not see that Redis is away")
+        seen = len(set(site.fetched()))
+        wait_until(lambda: len(set(site.fetched())) > seen + 60, "nothing is fetched without Redis")
+        server.start()
+        stats = running.stats()
+        assert stats["urifilter/unasked"] > 0
+        before = Counter(site.fetched())
+        assert before.keys() == site.pages.keys()
+        # known before Redis went, and found again while it was away
+        assert sum(before.values()) < 2 * len(site.pages)
+        assert max(before.values()) <= 2 * 2
+        Crawl(*(site.at("127.0.0.1", each) for each in site.pages), spider="Finds", **settings).stats()
+        again = Counter(site.fetched()) - before
+        assert all(site.pages[path].fails for path in again)

@@ -44,7 +44,6 @@ from urifilter_redis.scrapy import (  # noqa: E402
 from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
 from urifilter_redis.scrapy.judge import Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
-from urifilter_redis.scrapy.marks import META  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
 
@@ -558,19 +557,35 @@ def test_redis_is_away_pause_alone(make_server):
 
 @pytest.mark.slow
 def test_redis_is_away_pass(make_server):
-    """With "pass" requests go on without an answer, and at once after the first."""
-    server = make_server()
+    """With "pass" requests go on without an answer, at once after the first and once each, and are recorded later."""
+    server = make_server(appendonly="yes", appendfsync="always")
 
     async def test(crawler, dupefilter):
         downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
         server.kill()
-        left = await passed(pages, scrapy.Request(A), scrapy.Request(A))
-        assert [dupefilter.request_seen(each) for each in left] == [False, False]
-        await downloads.process_request(left[0])
-        assert left[0].meta[META]["items"] == []
-        assert crawler.stats.get_value("urifilter/unasked") == 2
+        left = await passed(pages, *map(scrapy.Request, (A, A, B, C)))
+        assert [each.url for each in left] == [A, B, C]
+        assert [dupefilter.request_seen(each) for each in left] == [False] * 3
+        assert dupefilter.request_seen(scrapy.Request(A))
+        assert await passed(pages, scrapy.Request(A)) == []
+        assert crawler.stats.get_value("urifilter/unasked") == 3
+        good, bad, later = left
+        for each in (good, bad):
+            await downloads.process_request(each)
+        downloads.process_response(good, Response(A, request=good))
+        downloads.process_exception(bad, OSError())
+        pages_are_done(crawler)
+        server.start()
+        while Judge.of(crawler).link.away:
+            await asyncio.sleep(0.01)
+        with UriFilter.open("news", redis=server.url) as news:
+            news.insert(Judge.of(crawler).item(later))
+        with pytest.raises(IgnoreRequest):
+            await downloads.process_request(later)
+        return [Judge.of(crawler).item(each) for each in left]
 
-    run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
+    items = run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
+    assert seen(server, *items) == [True, False, True]
 
 
 def test_redis_leaves_as_a_late_question_is_asked(any_server):
@@ -584,9 +599,14 @@ def test_redis_leaves_as_a_late_question_is_asked(any_server):
         assert not dupefilter.request_seen(late)  # its answer would not be true any more
         judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.PASS for _ in items])
         await downloads.process_request(late)
-        return late.meta[META]["items"]
+        judge.link.passed[judge.item(late)] = None
+        downloads.process_exception(late, OSError())
+        assert judge.outcomes.failed.keys() == {judge.item(late)}
+        with UriFilter.open("news", redis=any_server.url) as news:
+            news.insert(judge.item(late))
+        return judge.item(late)
 
-    assert run(any_server, test, URIFILTER_ON_ERROR="pass") == []
+    assert seen(any_server, run(any_server, test, URIFILTER_ON_ERROR="pass")) == [True]
 
 
 @pytest.mark.parametrize("name", ["_slot", "_slot.inprogress", "scraper.slot.active"])

@@ -110,7 +110,8 @@ class Clients:
         """
         forget = (len(items), functools.partial(self._forget, items))
         if self._mine is None:
-            return [forget]
+            record = (len(items), functools.partial(self.ask, {}, items))
+            return [record if ending.command == "record" else forget]
         if ending.command == "forget":
             return [*self.steps(Ending("release", _HIDDEN), items), forget]
         now = set() if self._mine_now is None else {claim.item for claim in self._mine_now.held}

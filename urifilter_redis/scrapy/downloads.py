@@ -92,7 +92,8 @@ class UriDownloaderMiddleware:
         self._judge.under_way.failed(request, Outcome.REFUSED if ignored else Outcome.FAILED)
 
     async def _ask(self, request: Request, mark: Mark) -> None:
-        answer = Answer.PASS if mark["later"] == Answer.PASS.value else await self._judge.ask(request, mark)
+        passes = mark["later"] == Answer.PASS.value and self._judge.link.away
+        answer = Answer.PASS if passes else await self._judge.ask(request, mark)
         if answer is Answer.SEEN:
             del request.meta[META]
             self._judge.filtered(request)

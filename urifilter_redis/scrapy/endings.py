@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.ending import COMMIT, FORGET
+from urifilter_redis.scrapy.ending import COMMIT, FORGET, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 #: The stats that count the items of each command.
-_STATS = {"forget": "urifilter/given_back", "release": "urifilter/given_back", "commit": "urifilter/committed"}
+_STATS = {
+    "forget": "urifilter/given_back",
+    "record": "urifilter/recorded",
+    "release": "urifilter/given_back",
+    "commit": "urifilter/committed",
+}
 
 
 class Endings:
@@ -74,6 +79,7 @@ class Endings:
         if self._items:
             self._begin()
             await self.settle()
+        self._items.pop(RECORD, None)  # others may fetch these pages, too: so it is with "pass"
         if left := self.items | kept.keys():
             logger.error(self._link.left_behind, len(left))
 

@@ -12,6 +12,7 @@ from scrapy.exceptions import DontCloseSpider, NotSupported
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.scrapy import engine
 from urifilter_redis.scrapy.duplicates import Duplicates
+from urifilter_redis.scrapy.ending import RECORD
 from urifilter_redis.scrapy.endings import Endings
 from urifilter_redis.scrapy.gathering import READING, WAIT
 from urifilter_redis.scrapy.holding import Holding
@@ -66,7 +67,7 @@ class Judge:
             close_spider=lambda reason: engine.close_spider(crawler, reason),
         )
         self.endings = Endings(self.link, self.stats)
-        self.outcomes = Outcomes(self.options.claiming, self.endings, self.stats)
+        self.outcomes = Outcomes(self.options.claiming, self.endings, self.stats, self.link.passed)
         self.under_way = UnderWay(crawler, self.fingerprint, self.outcomes.note)
         self.ledger = Ledger()
         #: None without claims.
@@ -193,6 +194,8 @@ class Judge:
         elif answer is not Answer.PASS:
             self._holding.add(request)
             return True
+        else:  # nobody will say what becomes of it
+            self.endings.add(RECORD, [item])
         return False
 
     async def ask(self, request: Request, mark: Mark) -> Answer:
@@ -202,6 +205,7 @@ class Judge:
         if not lost:
             await self.endings.settle()
             item = mark["items"][-1]
+            self.link.passed.pop(item, None)
             answer = Answer.SEEN
             if item not in self.outcomes.failed:
                 (answer,) = await self.link.ask([item], {item: self.payload(request)})
@@ -361,7 +365,7 @@ class Judge:
             if page is not None:
                 mark["ticket"] = self.ledger.add(items, page)
         elif answer is Answer.PASS:
-            mark |= {"later": answer.value, "items": items[:-1]}
+            mark["later"] = answer.value
             self.stats.inc_value("urifilter/unasked")
         else:
             mark |= {"later": answer.value, "link": self.link.id}

@@ -84,6 +84,8 @@ class Link:
         self.clients = Clients(options)
         #: The items that the filter may have, by the error that came in place of the answer.
         self.doubts: dict[str | bytes, UriFilterError] = {}
+        #: The items that went on without a question ("pass"): once each, until the filter says something about them.
+        self.passed: dict[str | bytes, None] = {}
         self._watch: asyncio.Task[None] | None = None
         self._last = False
         #: Distinguishes this crawl's doubts from those in a queue that another process has left.
@@ -128,25 +130,25 @@ class Link:
     async def ask(self, items: Sequence[str | bytes], payloads: Mapping[str | bytes, str | None]) -> list[Answer]:
         """Insert or claim items; return an answer each. While Redis is away, wait as ``URIFILTER_ON_ERROR`` says."""
         told = {item: await self._resolve(item, payloads.get(item)) for item in set(items) & self.doubts.keys()}
-        asked = [item for item in items if item not in told]
+        known = told.keys() | (set() if self._last else self.passed.keys() & set(items))
+        asked = [item for item in items if item not in known]
         if not asked:  # an item that is there twice is new once
             return [told.pop(item, Answer.SEEN) for item in items]
         answers, error = await self._call(functools.partial(self.clients.ask, payloads, asked), len(asked))
         self._stats.inc_value("urifilter/calls")
-        rest = iter([self._settled(each, error) for each in answers])
-        resolved = set(told)
-        return [told.pop(item, Answer.SEEN) if item in resolved else next(rest) for item in items]
+        rest = iter([self._settled(item, each, error) for item, each in zip(asked, answers, strict=True)])
+        return [told.pop(item, Answer.SEEN) if item in known else next(rest) for item in items]
 
     def ask_now(self, item: str | bytes, payload: str | None) -> Answer:
         """Insert or claim an item and wait for the answer. While Redis is away, the answer is neither NEW nor SEEN."""
-        if self.away or item in self.doubts:
-            return self._unasked
+        if self.away or item in self.doubts or item in self.passed:
+            return self._unasked(item)
         try:
             is_new = self.clients.ask_now(item, payload)
         except UriFilterError as error:
             self._note(error)
             if not isinstance(error, AnswerLost) or self._options.on_error == "pass":
-                return self._unasked
+                return self._unasked(item)
             self.doubts[item] = error
             return Answer.DOUBT
         self._stats.inc_value("urifilter/calls")
@@ -186,7 +188,7 @@ class Link:
 
         doubt = self.doubts.pop(item)
         (answer,), error = await self._call(ask, 1, doubt)
-        return self._settled(answer, error)
+        return self._settled(item, answer, error)
 
     async def _call(
         self,
@@ -222,11 +224,15 @@ class Link:
             self._note(error)
             return otherwise
 
-    @property
-    def _unasked(self) -> Answer:
-        return Answer.PASS if self._options.on_error == "pass" else Answer.ASK
+    def _unasked(self, item: str | bytes) -> Answer:
+        if self._options.on_error != "pass":
+            return Answer.ASK
+        if item in self.passed and not self._last:
+            return Answer.SEEN
+        self.passed[item] = None
+        return Answer.PASS
 
-    def _settled(self, answer: int | None, error: UriFilterError | None) -> Answer:
+    def _settled(self, item: str | bytes, answer: int | None, error: UriFilterError | None) -> Answer:
         """Return the answer that ends a call.
 
         If it is lost for good the item counts as new, so that it is not lost. With claims it was not asked about: what
@@ -235,7 +241,7 @@ class Link:
         if answer is None and isinstance(error, AnswerLost) and self._options.claiming is None:
             return Answer.NEW
         if answer is None:
-            return self._unasked
+            return self._unasked(item)
         return Answer.NEW if answer else Answer.SEEN
 
     def _note(self, error: UriFilterError) -> None:

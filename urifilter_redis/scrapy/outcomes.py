@@ -6,10 +6,10 @@ import enum
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.ending import COMMIT, FORGET, Ending
+from urifilter_redis.scrapy.ending import COMMIT, FORGET, RECORD, Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from scrapy.statscollectors import StatsCollector
 
@@ -59,10 +59,18 @@ class Outcomes:
         claiming: the settings of claims; None: without.
         endings: ends items in the background.
         stats: the crawl's stats.
+        unrecorded: the items that went on without a question: they are recorded once their pages were fetched.
     """
 
-    def __init__(self, claiming: Claiming | None, endings: Endings, stats: StatsCollector) -> None:
+    def __init__(
+        self,
+        claiming: Claiming | None,
+        endings: Endings,
+        stats: StatsCollector,
+        unrecorded: Container[str | bytes],
+    ) -> None:
         self._claiming, self._endings, self._stats = claiming, endings, stats
+        self._unrecorded = unrecorded
         #: The failures, before this time, of items that were reclaimed.
         self._failures: dict[str | bytes, int] = {}
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
@@ -81,8 +89,10 @@ class Outcomes:
         if outcome in {Outcome.FAILED, Outcome.REFUSED}:
             self.failed |= dict.fromkeys(items)
         if self._claiming is None:
-            if outcome in {Outcome.DROPPED, Outcome.STOPPED}:
-                self._endings.add(FORGET, items)
+            if outcome is Outcome.DONE:
+                self._endings.add(RECORD, [item for item in items if item in self._unrecorded])
+            elif outcome in {Outcome.DROPPED, Outcome.STOPPED}:
+                self._forget(items)
             return
         for item in items:
             failures = self._failures.pop(item, 0)
@@ -94,7 +104,10 @@ class Outcomes:
     def end(self) -> None:
         """Make new again what failed in this crawl; with claims that was told already."""
         if self._claiming is None:
-            self._endings.add(FORGET, self.failed)
+            self._forget(self.failed)
+
+    def _forget(self, items: Iterable[str | bytes]) -> None:
+        self._endings.add(FORGET, [item for item in items if item not in self._unrecorded])
 
     def is_worth_trying(self, claim: Claim) -> bool:
         """Note a claim that was reclaimed; return whether to fetch its page, or end it if it failed too often."""
