@@ -6,7 +6,11 @@ Each crawl runs in a process of its own, over a site on loopback whose log of re
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from support.scrapy_crawl import ADDON, Crawl
@@ -19,6 +23,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed"),
     pytest.mark.slow,
 ]
+
+ROOT = Path(__file__).parents[2]
 
 #: Settings of claims, under which a test does not wait for long.
 CLAIMS = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0, "URIFILTER_CLAIM_FAILURES": 1}
@@ -271,3 +277,26 @@ def test_pass_while_redis_is_away(make_server):
         Crawl(*(site.at("127.0.0.1", each) for each in site.pages), spider="Finds", **settings).stats()
         again = Counter(site.fetched()) - before
         assert all(site.pages[path].fails for path in again)
+
+
+@pytest.mark.parametrize(
+    "program", [["-m", "scrapy"], [str(Path(sys.executable).parent / "scrapy")]], ids=["-m", "bin"]
+)
+@pytest.mark.parametrize("command", ["parse", "fetch", "shell"])
+def test_commands_that_look_at_a_page(make_server, command, program):
+    """They work on a page that was seen, and leave the filter alone."""
+    server = make_server()
+    more = ["-c", "response.status"] if command == "shell" else ["--spider=site", "-a", "url=http://x/"]
+    with Served(pages=star(3)) as site:
+        done = subprocess.run(
+            [sys.executable, *program, command, *more, site.url],
+            cwd=ROOT / "examples" / "crawl_scrapy",
+            env=os.environ | {"SCRAPY_SETTINGS_MODULE": "settings", "URIFILTER_REDIS_URL": server.url},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert site.fetched() == ["/index.html"]
+        assert {"parse": "leaf0.html", "fetch": "leaf0.html", "shell": "200"}[command] in done.stdout
+    assert server.client().dbsize() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from urifilter_redis.scrapy.downloads import UriDownloaderMiddleware
@@ -14,8 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["UriFilterAddon"]
 
 
+#: Scrapy's commands that look at single pages, for a person: what they fetch must be nobody's page, and be seen later.
+_LOOKS = {"check", "fetch", "parse", "shell", "view"}
+
+
 class UriFilterAddon:
     """Sets the dupefilter, the spider middleware and the downloader middleware; a project's own settings come first.
+
+    ``scrapy parse``, ``shell``, ``fetch``, ``view`` and ``check`` keep Scrapy's own filter.
 
     Example:
         >>> ADDONS = {"urifilter_redis.scrapy.UriFilterAddon": 100}
@@ -27,6 +35,15 @@ class UriFilterAddon:
         Args:
             settings: the crawl's settings.
         """
+        if _command() in _LOOKS:
+            return
         settings.set("DUPEFILTER_CLASS", UriDupeFilter, "addon")
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", UriSpiderMiddleware, 10)
         settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", UriDownloaderMiddleware, 40)
+
+
+def _command() -> str | None:
+    """Return the command of the program ``scrapy``, found as Scrapy finds it; None in other programs."""
+    if Path(sys.argv[0]).stem != "scrapy" and Path(sys.argv[0]).parts[-2:] != ("scrapy", "__main__.py"):
+        return None
+    return next((each for each in sys.argv[1:] if not each.startswith("-")), None)
