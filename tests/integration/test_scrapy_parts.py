@@ -42,7 +42,7 @@ from urifilter_redis.scrapy import (  # noqa: E402
     engine,
 )
 from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
-from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy.judge import MOST_HELD, Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
@@ -529,6 +529,39 @@ def test_redis_is_away_pause(make_server):
         assert crawler.stats.get_value("urifilter/errors") > 0
 
     run(server, test, URIFILTER_TIMEOUT=0.5)
+
+
+@pytest.mark.slow
+def test_no_more_pages_are_read(make_server):
+    """While 10,000 requests wait for Redis, other pages are not read; then all of them are asked about."""
+    server, count = make_server(appendonly="yes", appendfsync="always"), MOST_HELD // MOST + 5
+
+    async def test(crawler, dupefilter):
+        pages, begun, new = UriSpiderMiddleware(crawler), set(), []
+        judge = Judge.of(crawler)
+
+        async def page(number):
+            async def result():
+                for link in range(MOST):
+                    begun.add(number)
+                    yield scrapy.Request(f"{A}/{number}/{link}")
+
+            output = pages.process_spider_output(Response(A, request=scrapy.Request(A)), result())
+            new.extend([each async for each in output])
+
+        server.kill()
+        tasks = []
+        for number in range(count):
+            tasks.append(asyncio.ensure_future(page(number)))
+            while judge._held < min((number + 1) * MOST, MOST_HELD):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(begun) == MOST_HELD // MOST
+        server.start()
+        await asyncio.gather(*tasks)
+        assert len(new) == count * MOST
+
+    run(server, test, URIFILTER_TIMEOUT=0.5, URIFILTER_CAPACITY=100_000)
 
 
 @pytest.mark.slow

@@ -38,12 +38,19 @@ if TYPE_CHECKING:
 
     from urifilter_redis.scrapy.gathering import Gathering
 
-__all__ = ["Judge"]
+__all__ = ["MOST_HELD", "Judge"]
 
 logger = logging.getLogger(__name__)
 
 #: The attribute of a crawler that has its judge.
 _ATTRIBUTE = "_urifilter_judge"
+
+
+#: The most requests that wait for an answer. Beyond it no more pages are read, so that an outage fills no memory.
+MOST_HELD = 10_000
+
+#: Seconds between two looks whether the spider closes.
+_PAUSE = 0.25
 
 
 class Judge:
@@ -84,6 +91,7 @@ class Judge:
         self._payloads = Payloads(crawler, self.stats)
         #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
         self._again: set[str | bytes] = set()
+        self._held = 0
         self._asking: dict[asyncio.Task[list[Answer]], list[str | bytes]] = {}
         #: Tells of a request that was dropped because it was seen.
         self.filtered = Duplicates(crawler, self.stats, debug=self.options.debug).tell
@@ -139,11 +147,20 @@ class Judge:
         found = [(requests[n], item, starts or asks_again(requests[n])) for n, item in asked.items()]
         task = asyncio.ensure_future(self._answers(found, page))
         self._asking[task] = list(asked.values())
-        task.add_done_callback(self._asking.pop)
+        self._held += len(asked)
+        task.add_done_callback(self._answered)
         # Ctrl-C cancels start(). The call goes on then, because it may have inserted, and close() gives that back.
         for n, answer in zip(asked, await asyncio.shield(task), strict=True):
             seen[n] = answer is Answer.SEEN and not requests[n].dont_filter
         return seen
+
+    def _answered(self, task: asyncio.Task[list[Answer]]) -> None:
+        self._held -= len(self._asking.pop(task))
+
+    async def wait_for_room(self) -> None:
+        """Wait while too many requests wait for an answer, unless the spider closes."""
+        while self._held >= MOST_HELD and not engine.is_closing(self.crawler):
+            await asyncio.wait(self._asking, timeout=_PAUSE, return_when=asyncio.FIRST_COMPLETED)
 
     async def _answers(self, asked: Sequence[tuple[Request, str | bytes, bool]], page: Page) -> list[Answer]:
         if self.endings.forgets and not self.link.away:

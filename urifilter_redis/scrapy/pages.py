@@ -72,6 +72,7 @@ class UriSpiderMiddleware:
         spider: Spider | None = None,  # noqa: ARG002 - Scrapy 2.13 gives it
     ) -> AsyncIterator[Any]:
         """Pass on the output of a page that is new."""
+        await self._judge.wait_for_room()
         gathering = Gathering(result)
         try:
             async with aclosing(self._new(gathering, Page(self._crawler, response))) as new:
@@ -93,6 +94,7 @@ class UriSpiderMiddleware:
     async def _new(self, gathering: Gathering, page: Page, *, starts: bool = False) -> AsyncGenerator[Any, None]:
         try:
             while batch := await gathering.batch():
+                await self._judge.wait_for_room()
                 requests = [each for each in batch if isinstance(each, Request)]
                 seen = iter(await self._judge.judge(requests, page, starts=starts))
                 for each in batch:
