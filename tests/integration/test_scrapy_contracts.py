@@ -300,3 +300,16 @@ def test_commands_that_look_at_a_page(make_server, command, program):
         assert site.fetched() == ["/index.html"]
         assert {"parse": "leaf0.html", "fetch": "leaf0.html", "shell": "200"}[command] in done.stdout
     assert server.client().dbsize() == 0
+
+
+def test_again_after(clocked, monkeypatch):
+    """Runs that are further apart than the time fetch all pages each time; earlier ones fetch their start."""
+    server, clock = clocked
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)  # for the crawls: the server and they have one time
+    with Served(pages=star(5)) as site:
+        for day, count in ((0, 6), (1, 1), (20, 1), (36, 6), (72, 6), (108, 6)):
+            clock.ahead(day * 86_400)
+            before = len(site.fetched())
+            crawl(site, ours(server, URIFILTER_AGAIN_AFTER="30d"))
+            assert len(site.fetched()) - before == count, day
