@@ -286,12 +286,19 @@ def test_pass_while_redis_is_away(make_server):
 def test_commands_that_look_at_a_page(make_server, command, program):
     """They work on a page that was seen, and leave the filter alone."""
     server = make_server()
-    more = ["-c", "response.status"] if command == "shell" else ["--spider=site", "-a", "url=http://x/"]
+    folder = ROOT / "examples" / "crawl_scrapy"
     with Served(pages=star(3)) as site:
+        options = {"parse": ["--spider=site", "-a", f"url={site.url}"], "shell": ["-c", "response.status"]}
         done = subprocess.run(
-            [sys.executable, *program, command, *more, site.url],
-            cwd=ROOT / "examples" / "crawl_scrapy",
-            env=os.environ | {"SCRAPY_SETTINGS_MODULE": "settings", "URIFILTER_REDIS_URL": server.url},
+            [sys.executable, *program, command, *options.get(command, ()), site.url],
+            cwd=folder,
+            env=os.environ
+            | {
+                "SCRAPY_SETTINGS_MODULE": "settings",
+                "URIFILTER_REDIS_URL": server.url,
+                "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             capture_output=True,
             text=True,
             timeout=100,

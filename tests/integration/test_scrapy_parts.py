@@ -686,7 +686,7 @@ def test_settings(any_server):
         ({"URIFILTER_FAILED_CODES": "5xx"}, "URIFILTER_FAILED_CODES: .*5xx"),
         ({"URIFILTER_CAPICITY": 5}, "URIFILTER_CAPICITY is no setting: URIFILTER_CAPACITY is meant"),
         ({"URIFILTER_ON_ERRORS": "pass"}, "URIFILTER_ON_ERROR is meant"),
-        ({"URIFILTER_XYZ": 5}, "URIFILTER_XYZ is no setting: there are URIFILTER_AGAIN_AFTER, "),
+        ({"URIFILTER_XYZ": 5}, "URIFILTER_XYZ is no setting: after URIFILTER_ comes AGAIN_AFTER, "),
         ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
         ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
         ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
@@ -704,7 +704,7 @@ def test_impossible_settings(any_server, settings, said):
     [
         ({"URIFILTER_REDIS_URL": "localhost"}, "URIFILTER_REDIS_URL"),
         ({"URIFILTER_NEAR_CACHE": "-1"}, "URIFILTER_NEAR_CACHE"),
-        ({"URIFILTER_ROTATE": "never"}, "URIFILTER_ROTATE"),
+        ({"URIFILTER_ROTATE": "sometimes"}, "URIFILTER_ROTATE"),
     ],
 )
 def test_settings_that_cannot_be_opened(any_server, settings, said):

@@ -168,12 +168,13 @@ def _check_names(settings: BaseSettings) -> None:
     Raises:
         ValueError: there is one; the message has the name that is nearest to it.
     """
-    known = [f"URIFILTER_{each.upper()}" for each in (*_WHERE, *_COUNTS, *_WORDS, *_OTHERS)]
+    known = sorted(each.upper() for each in (*_WHERE, *_COUNTS, *_WORDS, *_OTHERS))
     for name in settings:
-        if str(name).startswith("URIFILTER_") and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f": {near[0]} is meant, perhaps" if near else f": there are {', '.join(sorted(known))}"
-            raise ValueError(f"{name} is no setting{meant}")
+        given = str(name).removeprefix("URIFILTER_")
+        if given != name and given not in known:
+            near = difflib.get_close_matches(given, known, 1)
+            meant = f"URIFILTER_{near[0]} is meant, perhaps" if near else f"after URIFILTER_ comes {', '.join(known)}"
+            raise ValueError(f"{name} is no setting: {meant}")
 
 
 @contextlib.contextmanager
