@@ -44,6 +44,7 @@ from urifilter_redis.scrapy import (  # noqa: E402
 from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
 from urifilter_redis.scrapy.judge import MOST_HELD, Judge  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
+from urifilter_redis.scrapy.opening import misplaced  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
 
@@ -723,6 +724,20 @@ def test_other_settings_than_the_filters(any_server):
         return dupefilter.request_seen(scrapy.Request(A))
 
     assert run(any_server, test, URIFILTER_CAPACITY=None) is False
+
+
+def test_places_of_the_middlewares():
+    """A crawl warns of a middleware of the add-on in a place where it cannot do its work."""
+    ours = ("SPIDER", UriSpiderMiddleware), ("DOWNLOADER", UriDownloaderMiddleware)
+
+    def warnings(*places):
+        made = {f"{kind}_MIDDLEWARES": {each: place} for (kind, each), place in zip(ours, places, strict=True)}
+        return misplaced(get_crawler(scrapy.Spider, made).settings)
+
+    assert warnings(10, 40) == []
+    spider, downloader = warnings(900, 600)
+    assert spider.startswith("UriSpiderMiddleware needs the lowest number in SPIDER_MIDDLEWARES: 900 is above that of")
+    assert downloader.startswith("UriDownloaderMiddleware needs a lower number in DOWNLOADER_MIDDLEWARES than 600")
 
 
 @pytest.mark.slow

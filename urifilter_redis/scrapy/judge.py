@@ -19,7 +19,7 @@ from urifilter_redis.scrapy.holding import Holding
 from urifilter_redis.scrapy.ledger import Ledger
 from urifilter_redis.scrapy.link import Answer, Link
 from urifilter_redis.scrapy.marks import META, Mark, asks_again, items_of, mark_of, settled
-from urifilter_redis.scrapy.opening import check_scrapy, missing_part
+from urifilter_redis.scrapy.opening import check_scrapy, misplaced, missing_part
 from urifilter_redis.scrapy.options import Options
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
 from urifilter_redis.scrapy.page import Page
@@ -420,6 +420,8 @@ class Judge:
 
     async def _open_at_last(self) -> None:
         """Open the filter for a scheduler that does not open its dupefilter, and check that the parts are together."""
+        for each in misplaced(self.crawler.settings):
+            logger.warning(each)
         parts = {"dupefilter": self.has_dupefilter, "pages": self.has_pages, "downloads": self.has_downloads}
         if missing := missing_part(self.options, **parts):
             logger.error(missing)
