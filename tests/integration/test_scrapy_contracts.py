@@ -47,6 +47,17 @@ claims_or_not = pytest.mark.parametrize("claims", [False, True], ids=["", "claim
 
 
 @claims_or_not
+def test_the_same_pages(any_server, claims):
+    """Of a site with redirects, chains and loops of them, and broken pages, as often as with Scrapy's own filter."""
+    counts = []
+    for settings in compared(any_server, claims):
+        with Served(count=250) as site:
+            crawl(site, settings)
+            counts.append(Counter(site.fetched()))
+    assert counts[0] == counts[1]
+
+
+@claims_or_not
 def test_many_pages_link_to_one_that_fails(any_server, claims):
     """It is downloaded as often as with Scrapy's own filter, once and for each retry, and is new for the next crawl."""
     counts = []
