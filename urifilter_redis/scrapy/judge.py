@@ -171,7 +171,10 @@ class Judge:
         answers = await self.link.ask([item for _, item, _ in asked], payloads)
         self.stats.inc_value("urifilter/asked", len(asked))
         for n, (request, item, again) in enumerate(asked):
-            if again and self._may_pass(item, answers[n]):
+            if answers[n] is Answer.NEW and item in self.outcomes.failed:
+                self.outcomes.give_back_again(item)
+                answers[n] = Answer.SEEN
+            elif again and self._may_pass(item, answers[n]):
                 answers[n] = Answer.AGAIN
             if answers[n] is not Answer.SEEN:
                 waits = None if request.dont_filter else page  # for the dupefilter, which is not asked about the former

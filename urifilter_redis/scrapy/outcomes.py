@@ -75,7 +75,7 @@ class Outcomes:
         self._failures: dict[str | bytes, int] = {}
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
         #: back by reclaiming alone, which knows how often they have failed.
-        self.failed: dict[str | bytes, None] = {}
+        self.failed: dict[str | bytes, Outcome] = {}
         #: The number of items that were found, and not fetched before the spider closed.
         self.unfetched = 0
 
@@ -87,7 +87,7 @@ class Outcomes:
         if outcome is Outcome.STOPPED:
             self.unfetched += len(items)
         if outcome in {Outcome.FAILED, Outcome.REFUSED}:
-            self.failed |= dict.fromkeys(items)
+            self.failed |= dict.fromkeys(items, outcome)
         if self._claiming is None:
             if outcome is Outcome.DONE:
                 self._endings.add(RECORD, [item for item in items if item in self._unrecorded])
@@ -100,6 +100,12 @@ class Outcomes:
                 self._fail(item, failures + 1, self._claiming)
             else:
                 self._endings.add(_ENDINGS[outcome], [item])
+
+    def give_back_again(self, item: str | bytes) -> None:
+        """Give back an item that failed, or was refused, while it was asked about, and that is in hand once more."""
+        if self._claiming is not None:
+            refused = self.failed[item] is Outcome.REFUSED
+            self._endings.add(FORGET if refused else Ending("release", self._claiming.delay_after(1)), [item])
 
     def end(self) -> None:
         """Make new again what failed in this crawl; with claims that was told already."""
