@@ -231,12 +231,13 @@ def test_an_idle_spider_takes_over(any_server):
             assert by_url.keys() == {A, B}
             assert by_url[A].callback == second.spider.about
             assert (by_url[A].cb_kwargs, by_url[A].meta["n"], by_url[A].body) == ({"depth": 2}, [1], b"\xff")
-            assert dupefilter.request_seen(scrapy.Request(A))
+            assert dupefilter.request_seen(scrapy.Request(B))
             for each in second.engine.scheduled:
                 await parts.fetched(parts.download(each))
             second.engine.scheduled.clear()
             assert not await parts.idle()
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
+        item = parts.judge.item(about)  # which has a body
+        assert (state(any_server, item), state(any_server, B)) == ("committed", "committed")
 
     asyncio.run(main())
 
