@@ -43,7 +43,7 @@ class UriFilterAddon:
 
 
 def _command() -> str | None:
-    """Return the command of the program ``scrapy``, found as Scrapy finds it; None in other programs."""
-    if Path(sys.argv[0]).stem != "scrapy" and Path(sys.argv[0]).parts[-2:] != ("scrapy", "__main__.py"):
-        return None
-    return next((each for each in sys.argv[1:] if not each.startswith("-")), None)
+    """Return the command of the program ``scrapy``, which takes it out of ``sys.argv``; None in other programs."""
+    words = sys.orig_argv
+    program = next((n for n, each in enumerate(words) if Path(each).stem == "scrapy"), len(words))
+    return next((each for each in words[program + 1 :] if not each.startswith("-")), None)
