@@ -88,9 +88,7 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
                 yield from response.follow_all(css="a[href^='http']")
 
     class Finds(Follow):
-        """Finds its addresses on a page that it starts with, and follows all links."""
-
-        name = "finds"
+        """Finds its addresses on a page that it starts with, and follows all links; of the same name, and so queue."""
 
         async def start(self):
             yield scrapy.Request("data:,start", self.found, dont_filter=True)
