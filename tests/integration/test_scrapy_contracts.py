@@ -320,7 +320,6 @@ def test_commands_that_look_at_a_page(make_server, command, program):
     assert server.client().dbsize() == 0
 
 
-@pytest.mark.xfail(reason="the first run after the time finds all seen: it turns the filter for the next one only")
 def test_again_after(clocked, monkeypatch):
     """Runs that are further apart than the time fetch all pages each time; earlier ones fetch their start."""
     server, clock = clocked

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.holdings import Outstanding
+from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.steps import TOTAL, Timeouts
 from urifilter_redis.errors import ConfigMismatch, FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import MOST_DELAY
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["Clients", "Step"]
+
+logger = logging.getLogger(__name__)
 
 #: A call, given the error of an earlier attempt.
 Step = Callable[[UriFilterError | None], Awaitable[list[bool]]]
@@ -64,6 +68,7 @@ class Clients:
             if self._asynchronous is None:
                 self._asynchronous = await self._open_or_create()
                 self._check(self._asynchronous.config)
+                await self._rotate(self._asynchronous)
             if self._mine is None and self._options.claiming is not None:
                 self._mine = self._asynchronous.claims(self._options.claiming.lease)
             return self._asynchronous
@@ -198,6 +203,18 @@ class Clients:
         """
         if self._options.key is None and config.normalize != "none":
             raise ConfigMismatch(f"{self._options.name}: this filter's normalize = {config.normalize!r} {NO_EFFECT}")
+
+    async def _rotate(self, news: AsyncUriFilter) -> None:
+        """Finish the rotations that are due, before the first question.
+
+        A call finds expired what a turn has removed. In a rolling filter the rest stays seen until its next history is
+        built, and that may take longer than a crawl that finds nothing new.
+        """
+        if news.config.turned_by_inserts and RotationTimer(self._options.where.get("rotate")).turns:
+            try:
+                await news.rotate_due()
+            except UriFilterError as error:
+                logger.warning("Pages that are due again are not fetched yet: %s", error)
 
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
