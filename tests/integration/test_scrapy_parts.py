@@ -223,6 +223,22 @@ def test_key(any_server, key, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("made", [{}, {"URIFILTER_CAPACITY": None}], ids=["settings", "as it is"])
+def test_a_filter_of_other_items(any_server, made):
+    """It remembers the key of the crawl that has made it, and refuses another; one that was made by hand takes any."""
+
+    async def test(crawler, dupefilter): ...
+
+    run(any_server, test, URIFILTER_KEY="url", **made)
+    for other in ("fingerprint", without_query):
+        with pytest.raises(ConfigMismatch, match="made by URIFILTER_KEY = 'url', and not by '.*(finger|without_query)"):
+            run(any_server, test, URIFILTER_KEY=other, **made)
+    run(any_server, test, URIFILTER_KEY="url", **made)
+    UriFilter.create("other", redis=any_server.url, capacity=10_000).close()
+    for any_key in ("fingerprint", "url"):
+        run(any_server, test, URIFILTER_KEY=any_key, URIFILTER_NAME="other", **made)
+
+
 def without_query(request):
     return request.url.partition("?")[0]
 

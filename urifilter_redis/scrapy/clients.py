@@ -199,8 +199,14 @@ class Clients:
         """Check that a filter suits the items of this crawl.
 
         Raises:
-            ConfigMismatch: it normalises addresses, and the items are fingerprints.
+            ConfigMismatch: it normalises addresses, and the items are fingerprints; or its items are others.
         """
+        if config.items not in {None, self._options.items}:
+            raise ConfigMismatch(
+                f"{self._options.name}: this filter's items are made by URIFILTER_KEY = {config.items!r}, and not by "
+                f"{self._options.items!r}: set that, or another URIFILTER_NAME",
+                {"items": (self._options.items, config.items)},
+            )
         if self._options.key is None and config.normalize != "none":
             raise ConfigMismatch(f"{self._options.name}: this filter's normalize = {config.normalize!r} {NO_EFFECT}")
 

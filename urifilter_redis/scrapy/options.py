@@ -101,6 +101,7 @@ class Options:
         large: whether the filter is made even if it takes most of the server's memory.
         cache: the keyword arguments of the near cache.
         key: makes the item of a request; None: its fingerprint as hex text is the item.
+        items: the name of ``key``, which a filter that is made remembers: ``fingerprint``, ``url``, or a path.
         on_error: ``pause``, ``pass`` or ``close``.
         clear: whether ``clear()`` empties the filter.
         claiming: the settings of claims; None: without.
@@ -114,6 +115,7 @@ class Options:
     large: bool
     cache: dict[str, Any]
     key: Callable[[Request], str | bytes] | None
+    items: str
     on_error: str
     clear: bool
     claiming: Claiming | None
@@ -130,7 +132,7 @@ class Options:
     @property
     def to_make(self) -> dict[str, Any]:
         """The keyword arguments of ``create`` for a filter that is made."""
-        return {"large": self.large, **(self.filter or {"capacity": CAPACITY})}
+        return {"large": self.large, "items": self.items, **(self.filter or {"capacity": CAPACITY})}
 
     @classmethod
     def of(cls, crawler: Crawler) -> Options:
@@ -154,6 +156,7 @@ class Options:
             large=_flag(settings, "large"),
             cache=_cache(settings),
             key=key,
+            items=_name_of(settings.get("URIFILTER_KEY", "fingerprint")),
             on_error=on_error,
             clear=_flag(settings, "clear"),
             claiming=_claiming(settings) if _flag(settings, "claim") else None,
@@ -290,6 +293,11 @@ def _url(request: Request) -> str:
     if request.body:
         words.append(hashlib.sha256(request.body).hexdigest())
     return " ".join(words)
+
+
+def _name_of(key: Any) -> str:
+    """Return the name of a key, so that crawls that make other items can be told from this one."""
+    return key if isinstance(key, str) else f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"
 
 
 def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
