@@ -1,7 +1,8 @@
 """A crawl by Scrapy in a process of its own: ``python scrapy_crawl.py JSON`` prints its stats as JSON.
 
 The JSON has ``url``, the addresses to start from; ``settings``, of Scrapy; ``domains`` and ``spider``, one of those
-below, for the spider; and ``together``: a folder, and the number of crawls that have to be there before each begins.
+below or in ``scrapy_spiders``, for the spider; ``together``: a folder, and the number of crawls that have to be there
+before each begins; and ``count``, of spiders in this process, each with its share of the addresses.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 class Crawl:
     """A crawl that runs; ``stats`` waits for its end."""
 
-    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, **settings) -> None:
+    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, count=1, **settings) -> None:
         given = {"url": urls, "spider": spider, "domains": domains, "together": together, "settings": settings}
+        given["count"] = count
         descriptor, name = tempfile.mkstemp(prefix="uf-crawl-")
         self._log = pathlib.Path(name)
         self._process = subprocess.Popen(
@@ -62,6 +64,8 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
     from scrapy.crawler import CrawlerProcess
     from scrapy.exceptions import DropItem, IgnoreRequest
     from scrapy.utils.defer import maybe_deferred_to_future
+
+    from tests.support import scrapy_spiders
 
     given, raised = json.loads(sys.argv[1]), set()
 
@@ -232,8 +236,10 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         named = given["settings"].get(name, {})
         given["settings"][name] = {ours.get(each, each): order for each, order in named.items()}
     process = CrawlerProcess(settings | given["settings"])
-    crawler = process.create_crawler(locals()[given["spider"]])
-    process.crawl(crawler)
+    spider = locals().get(given["spider"]) or getattr(scrapy_spiders, given["spider"])
+    for n in range(given["count"]):
+        crawler = process.create_crawler(spider)
+        process.crawl(crawler, urls=given["url"][n :: given["count"]], allowed_domains=given["domains"])
     process.start()
     os.write(1, json.dumps(crawler.stats.get_stats(), default=str).encode())
 

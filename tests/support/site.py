@@ -186,7 +186,10 @@ class Served:
         return f"http://{host}:{self.port}{self.start if path is None else path}"
 
     def fetched(self, host: str | None = None) -> list[str]:
-        """The path of each request so far, in order; of all hosts, or of one."""
+        """The path of each request so far, in order; of all hosts, or of one.
+
+        Before it stands a method other than GET, and behind it the body and the cookies.
+        """
         lines = (line.split(" ", 1) for line in self.log.read_text().splitlines())
         return [path for name, path in lines if host is None or name.partition(":")[0] == host]
 
@@ -196,9 +199,12 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.decode("latin-1").split("\r\n")
-                path = urlsplit(lines[0].split(" ")[1]).path
-                host = next((each[5:].strip() for each in lines if each.lower().startswith("host:")), "")
-                os.write(log, f"{host} {path}\n".encode())
+                method, path = lines[0].split(" ")[0], urlsplit(lines[0].split(" ")[1]).path
+                fields = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines[1:])}
+                body = await reader.readexactly(int(fields.get("content-length", 0)))
+                more = [each for each in (body.decode("latin-1"), fields.get("cookie")) if each]
+                told = " ".join([*([method] if method != "GET" else []), path, *more])
+                os.write(log, f"{fields.get('host', '')} {told}\n".encode())
                 if delay:
                     await asyncio.sleep(delay)
                 page = pages.get(path, Page(path, 404))
@@ -206,7 +212,8 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
                     page = Page(path)
                 if page.status == 0:
                     break
-                writer.write(_answer(page))
+                answered = _answer(page)
+                writer.write(answered if method != "HEAD" else answered[: answered.index(b"\r\n\r\n") + 4])
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is done
         finally:
