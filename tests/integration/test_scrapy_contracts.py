@@ -53,7 +53,7 @@ def test_the_same_pages(any_server, claims):
     for settings in compared(any_server, claims):
         with Served(count=250) as site:
             crawl(site, settings)
-            counts.append(Counter(site.fetched()))
+            counts.append(site.counts())
     assert counts[0] == counts[1]
 
 
@@ -64,7 +64,7 @@ def test_many_pages_link_to_one_that_fails(any_server, claims):
     for settings in compared(any_server, claims):
         with Served(pages=star(100, "/bad.html", more=(Page("/bad.html", 500),))) as site:
             crawl(site, settings)
-            counts.append(Counter(site.fetched()))
+            counts.append(site.counts())
     assert counts[0] == counts[1]
     assert counts[1]["/bad.html"] == 2
 
@@ -174,7 +174,7 @@ def test_a_cycle_of_pages_that_pass_on_their_meta(any_server):
         with Served(pages=pages) as site:
             start = site.at("127.0.0.1", "/0.html")
             Crawl(start, spider="CopyMeta", **settings, CLOSESPIDER_PAGECOUNT=100).stats()
-            counts.append(Counter(site.fetched()))
+            counts.append(site.counts())
     assert counts[0] == counts[1] == Counter(pages.keys())
 
 

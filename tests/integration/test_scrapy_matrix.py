@@ -138,7 +138,7 @@ def test_as_with_scrapys_own_filter(any_server, tmp_path, name, claims):
         with Served(pages=pages, port=port) as site:
             stats = Crawl(site.url, spider=case.spider, domains=["127.0.0.1"], **settings).stats()
             saw = {name: count for name, count in stats.items() if name.startswith("saw/")}
-            told.append((Counter(site.fetched()), saw, stats["finish_reason"]))
+            told.append((site.counts(), saw, stats["finish_reason"]))
             if made:
                 before = Counter(site.fetched("127.0.0.1:" + str(port)) + site.fetched("127.0.0.1"))
                 found = [site.at("127.0.0.1", path) for path in pages]

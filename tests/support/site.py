@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -192,6 +193,14 @@ class Served:
         """
         lines = (line.split(" ", 1) for line in self.log.read_text().splitlines())
         return [path for name, path in lines if host is None or name.partition(":")[0] == host]
+
+    def counts(self) -> Counter[str]:
+        """How often each path was requested; a page that hangs up once.
+
+        Twisted asks for such a page once more by itself if it had used the connection before.
+        """
+        hang_up = {path for path, page in self.pages.items() if page.status == 0}
+        return Counter(each for each in self.fetched() if each not in hang_up) + Counter(hang_up & {*self.fetched()})
 
 
 async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, mended: bool) -> None:
