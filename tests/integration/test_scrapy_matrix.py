@@ -94,9 +94,8 @@ CASES = {
         new={"/2.html", "/3.html"},
     ),
     "an inner middleware that raises": Case(
-        star(2, "/bad.html", "/bad_ignored.html", more=(page("bad"), page("bad_ignored"), page("instead"))),
-        "Errbacks",
-        {"DOWNLOADER_MIDDLEWARES": {"tests.support.scrapy_spiders.Breaks": 570}},
+        star(2, "/bad.html", "/bad_ignored.html", more=(page("bad"), page("bad_ignored"))),
+        settings={"DOWNLOADER_MIDDLEWARES": {"tests.support.scrapy_spiders.Breaks": 570}},
         failed={"/bad.html", "/bad_ignored.html"},
     ),
     "HTTP cache": Case(
