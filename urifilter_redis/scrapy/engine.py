@@ -86,6 +86,8 @@ def close_spider(crawler: Crawler, reason: str) -> None:
         return
     if hasattr(engine, "close_spider_async"):
         asyncio.ensure_future(engine.close_spider_async(reason=reason))  # noqa: RUF006 - the engine waits for it
+    elif not engine.running:  # before 2.14, an engine that was closed as it opened its spider runs for ever
+        asyncio.get_running_loop().call_soon(close_spider, crawler, reason)
     else:
         engine.close_spider(engine.spider, reason)
 
