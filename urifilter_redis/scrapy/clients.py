@@ -203,8 +203,8 @@ class Clients:
         """
         if config.items not in {None, self._options.items}:
             raise ConfigMismatch(
-                f"{self._options.name}: this filter's items are made by URIFILTER_KEY = {config.items!r}, and not by "
-                f"{self._options.items!r}: set that, or another URIFILTER_NAME",
+                f"{self._options.name}: this filter's items were made by a URIFILTER_KEY that is {config.items!r}, and "
+                f"not {self._options.items!r}: set that, or another URIFILTER_NAME",
                 {"items": (self._options.items, config.items)},
             )
         if self._options.key is None and config.normalize != "none":

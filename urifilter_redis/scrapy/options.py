@@ -101,7 +101,7 @@ class Options:
         large: whether the filter is made even if it takes most of the server's memory.
         cache: the keyword arguments of the near cache.
         key: makes the item of a request; None: its fingerprint as hex text is the item.
-        items: the name of ``key``, which a filter that is made remembers: ``fingerprint``, ``url``, or a path.
+        items: the name of ``key``, which a filter that is made remembers: ``fingerprint``, ``url`` or ``function``.
         on_error: ``pause``, ``pass`` or ``close``.
         clear: whether ``clear()`` empties the filter.
         claiming: the settings of claims; None: without.
@@ -156,7 +156,7 @@ class Options:
             large=_flag(settings, "large"),
             cache=_cache(settings),
             key=key,
-            items=_name_of(settings.get("URIFILTER_KEY", "fingerprint")),
+            items="fingerprint" if key is None else "url" if key is _url else "function",
             on_error=on_error,
             clear=_flag(settings, "clear"),
             claiming=_claiming(settings) if _flag(settings, "claim") else None,
@@ -293,11 +293,6 @@ def _url(request: Request) -> str:
     if request.body:
         words.append(hashlib.sha256(request.body).hexdigest())
     return " ".join(words)
-
-
-def _name_of(key: Any) -> str:
-    """Return the name of a key, so that crawls that make other items can be told from this one."""
-    return key if isinstance(key, str) else f"{key.__module__}.{getattr(key, '__qualname__', type(key).__qualname__)}"
 
 
 def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
