@@ -30,14 +30,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 PAGES, LINKS = 600, 100
 
-ALONE = {"DUPEFILTER_CLASS": "urifilter_redis.scrapy.UriDupeFilter"}
 ADDON = {"ADDONS": {"urifilter_redis.scrapy.UriFilterAddon": 100}}
 FILTERS = {
     "Scrapy's own, in memory": {},
     "scrapy-redis's dupefilter": {"DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter"},
-    "ours, dupefilter alone": ALONE,
-    "ours, with middleware": ADDON | {"URIFILTER_NEAR_CACHE": 0},
-    "ours, with middleware and near cache": ADDON,
+    "ours, without near cache": ADDON | {"URIFILTER_NEAR_CACHE": 0},
+    "ours": ADDON,
     "ours, with claims": ADDON | {"URIFILTER_CLAIM": True},
 }
 OWN, *_, COMPARED, CLAIMS = FILTERS

@@ -239,13 +239,11 @@ def test_a_crawl_on_disk(any_server, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True])
-def test_redis_dies_and_comes_back(make_server, alone):
+def test_redis_dies_and_comes_back(make_server):
     """With "pause" the crawl goes on when Redis is back, and fetches each page once."""
     server = make_server(appendonly="yes", appendfsync="always")
-    more = {"ADDONS": {}, "DUPEFILTER_CLASS": "urifilter_redis.scrapy.UriDupeFilter"} if alone else {}
     with Served(count=400, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5, **more))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
         wait_for(site, 50)
         server.kill()
         wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
@@ -323,10 +321,17 @@ def test_the_scheduler_of_scrapy_redis(any_server, persist):
 
 
 @pytest.mark.slow
-def test_the_middleware_without_the_dupefilter(any_server):
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"SPIDER_MIDDLEWARES": {"urifilter_redis.scrapy.UriSpiderMiddleware": 10}},
+        {"SCHEDULER": "urifilter_redis.scrapy.UriFilterScheduler"},
+    ],
+    ids=["middleware", "scheduler"],
+)
+def test_a_part_alone(any_server, part):
     """The spider closes, and says which setting is missing."""
-    more = {"ADDONS": {}, "SPIDER_MIDDLEWARES": {"urifilter_redis.scrapy.UriSpiderMiddleware": 10}}
     with Served(count=20) as site:
-        stats = Crawl(site.url, **settings(any_server, **more)).stats()
+        stats = Crawl(site.url, **settings(any_server, ADDONS={}, **part)).stats()
         assert stats["finish_reason"] == "urifilter_error"
-        assert "UriSpiderMiddleware needs DUPEFILTER_CLASS" in stats["log"]
+        assert "Both parts are needed: ADDONS = {" in stats["log"]

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.downloads import UriDownloaderMiddleware
-from urifilter_redis.scrapy.dupefilter import UriDupeFilter
-from urifilter_redis.scrapy.pages import UriSpiderMiddleware
+from urifilter_redis.scrapy.middleware import UriSpiderMiddleware
+from urifilter_redis.scrapy.scheduler import UriDupeFilter, UriFilterScheduler
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
@@ -21,7 +20,7 @@ _LOOKS = {"check", "fetch", "parse", "shell", "view"}
 
 
 class UriFilterAddon:
-    """Sets the dupefilter, the spider middleware and the downloader middleware; a project's own settings come first.
+    """Puts the scheduler around the project's own, in place of Scrapy's dupefilter, and sets the spider middleware.
 
     ``scrapy parse``, ``shell``, ``fetch``, ``view`` and ``check`` keep Scrapy's own filter.
 
@@ -30,16 +29,14 @@ class UriFilterAddon:
     """
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set what the project has not set.
-
-        Args:
-            settings: the crawl's settings.
-        """
+        """Set the parts in a crawl's settings."""
         if _command() in _LOOKS:
             return
-        settings.set("DUPEFILTER_CLASS", UriDupeFilter, "addon")
+        if settings["SCHEDULER"] is not UriFilterScheduler:
+            settings.set("URIFILTER_SCHEDULER", settings["SCHEDULER"], "addon")
+        for name, part in {"SCHEDULER": UriFilterScheduler, "DUPEFILTER_CLASS": UriDupeFilter}.items():
+            settings.set(name, part, max(settings.getpriority(name) or 0, 15))  # 15: an add-on's
         settings.setdefault_in_component_priority_dict("SPIDER_MIDDLEWARES", UriSpiderMiddleware, 10)
-        settings.setdefault_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", UriDownloaderMiddleware, 40)
 
 
 def _command() -> str | None:
