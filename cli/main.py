@@ -45,6 +45,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "digest": ("plan", "Print the digest of each item, a tab, and the item."),
     "doctor": ("doctor", "Check whether this server keeps the filters' promises, and say what to change."),
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
+    "fingerprint": ("plan", "Print Scrapy's fingerprint of each URL: the item of a crawl that shares a filter."),
     "forget": ("items", "Make the lines of files, or of stdin, new again."),
     "given-up": (
         "claims",

@@ -1,4 +1,4 @@
-"""``plan`` and ``digest``: the commands that work without a filter."""
+"""``plan``, ``digest`` and ``fingerprint``: the commands that work without a filter."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size, size_text
+from urifilter_redis.errors import UriFilterError
+from urifilter_redis.extras import how_to_get
 from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.routing import shards_by_master
@@ -45,7 +47,7 @@ from .lines import windows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["digest", "plan"]
+__all__ = ["digest", "fingerprint", "plan"]
 
 #: Most filters among which ``plan --nodes`` divides the items.
 FILTERS = 100
@@ -452,3 +454,32 @@ def digest(
             else:
                 words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), line]
                 click.echo(b"\t".join(words))
+
+
+@click.command()
+@click.argument("urls", metavar="[URL]...", nargs=-1)
+@shared
+@pass_shared
+def fingerprint(options: Shared, urls: tuple[str, ...]) -> None:
+    """Print Scrapy's fingerprint of each URL: the item of a crawl that shares a filter. URLs are arguments, or stdin.
+
+    It is that of a GET request, by Scrapy's own fingerprinter. With --json print an object a line.
+
+    \b
+    Example:
+      urifilter fingerprint https://www.baidu.com/
+    """
+    try:
+        from scrapy import Request  # noqa: PLC0415 - an extra brings it
+        from scrapy.utils.request import fingerprint as of_request  # noqa: PLC0415 - likewise
+    except ImportError as error:
+        raise UriFilterError(f"fingerprint needs Scrapy: {how_to_get('scrapy')}") from error
+    given = [url.encode("utf-8", "surrogateescape") for url in urls]
+    for _, some in windows_of(("-",), lambda _: None) if not urls else [(given, given)]:
+        for each in some:
+            url = each.decode(errors="surrogateescape")
+            try:
+                made = of_request(Request(url)).hex()
+            except ValueError as error:
+                raise click.UsageError(str(error)) from error
+            click.echo(json.dumps({"url": url, "fingerprint": made}) if options.json else made)

@@ -78,6 +78,7 @@ class UriFilter(BlockingBaseClient):
         name: str,
         *,
         large: bool = False,
+        items: str | None = None,
         archive: str | None = None,
         redis: str | redis_py.Redis | redis_py.RedisCluster | None = None,
         prefix: str = DEFAULT_PREFIX,
@@ -109,6 +110,8 @@ class UriFilter(BlockingBaseClient):
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
             large: make the filter even if it leaves the server too little free memory.
+            items: what the items are, in a word of yours: ``config.items`` of a new filter has it, for callers that
+                would ask about others; None: it is not known.
             archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
                 ``URIFILTER_ARCHIVE``, else no archive (rolling: closed slices stay in Redis).
             redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
@@ -144,7 +147,7 @@ class UriFilter(BlockingBaseClient):
             3
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
-        flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large)
+        flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large, items=items)
         where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
         return cls._begin(flow, *where)
 

@@ -23,7 +23,7 @@ class SiteSpider(Spider):
         self.url, self.allowed_domains = url, [urlsplit(url).hostname]
 
     async def start(self) -> AsyncIterator[Any]:
-        """Begin with one page, which another process may have fetched."""
+        """Begin with one page; it is fetched even if another process has."""
         yield Request(self.url)
 
     def parse(self, response: Response) -> Iterator[Any]:

@@ -266,6 +266,18 @@ def test_digest(there):
     assert out == b"e81c1f5749545c5f7d247b3a100ffe62\t1\thttps://WWW.baidu.com:443\n"
 
 
+def test_fingerprint():
+    """Scrapy's fingerprint of arguments and of lines; what is no address is refused."""
+    request = pytest.importorskip("scrapy.utils.request")
+    scrapy = pytest.importorskip("scrapy")
+    url, other = "https://example.com/?b=1&a=2#part", "https://example.com/?a=2&b=1"
+    known = request.fingerprint(scrapy.Request(url)).hex()
+    assert cli.run("fingerprint", url, other)[0].decode() == f"{known}\n" * 2
+    assert cli.run("fingerprint", given=f"{url}\n".encode())[0].decode() == f"{known}\n"
+    assert json.loads(cli.run("fingerprint", "--json", url)[0]) == {"url": url, "fingerprint": known}
+    cli.run("fingerprint", "example", code=2)
+
+
 def test_lua_list_and_load(there):
     """Names and SHA1s; after load the server has each."""
     lines = cli.run("lua", "load")[0].decode().splitlines()

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import threading
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import redis
@@ -35,7 +34,6 @@ from urifilter_redis import (
     list_filters,
 )
 from urifilter_redis.engine.steps import Pause
-from urifilter_redis.scrapy import clients as scrapy_clients
 from urifilter_redis.sdk import FilterAPIClient
 from urifilter_redis.service.filters import connect
 from urifilter_redis.service.settings import ServiceSettings
@@ -119,16 +117,6 @@ def test_the_time_of_the_service(cluster):
 
     UriFilter.create("news", redis=cluster.url, **PRECISE).close()
     assert (asyncio.run(total_of()), asyncio.run(total_of(timeout=7))) == (20, 7)
-
-
-@pytest.mark.usefixtures("usual_timeouts")
-def test_the_time_of_what_scrapys_loop_waits_for(cluster):
-    """The loop stands still for as long as with one server, unless the settings say otherwise."""
-    crawl = SimpleNamespace(name="news", filter={}, to_make=PRECISE, claiming=None)
-    for more, total in (({}, 3), ({"timeouts": Timeouts(total=7)}, 7)):
-        crawl.where = {"redis": cluster.url} | more
-        with scrapy_clients.Clients(crawl).opened_now() as news:
-            assert news._session.total == total
 
 
 @pytest.mark.slow

@@ -464,3 +464,14 @@ def test_what_importing_costs():
     code = f"import sys, urifilter_redis; print(*(name for name in {heavy} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_what_the_items_are(any_server, clients, folder):
+    """The creator's word is kept with the filter, comes back from the archive, and does not change."""
+    made = clients.create("news", redis=any_server.url, capacity=1000, archive=folder, items="url")
+    assert made.config.items == "url"
+    again = clients.create("news", redis=any_server.url, capacity=1000, archive=folder, items="fingerprint")
+    assert again.config.items == "url"
+    any_server.client().flushall()
+    assert clients.open("news", redis=any_server.url, archive=folder).config.items == "url"
+    assert clients.create("plain", redis=any_server.url, capacity=1000).config.items is None

@@ -1,4 +1,4 @@
-"""The parts for Scrapy with URIFILTER_CLAIM, by themselves: what becomes of a claim at each end of a request."""
+"""The parts for Scrapy with URIFILTER_CLAIM: what becomes of a claim at each end of a request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
 
 from scrapy import signals  # noqa: E402
-from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest  # noqa: E402
-from scrapy.http import FormRequest, JsonRequest, Response  # noqa: E402
-from support.scrapy_parts import A, B, C, crawler_of, opened, passed, redirected  # noqa: E402
+from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
+from scrapy.http import FormRequest, JsonRequest  # noqa: E402
+from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
+from support.scrapy_parts import A, B, C, crawler_of, opened, redirected  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
+from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import AsyncClaims, ServerUnavailable, UriFilter  # noqa: E402
-from urifilter_redis.scrapy import UriDownloaderMiddleware, UriDupeFilter, UriSpiderMiddleware  # noqa: E402
-from urifilter_redis.scrapy.ending import FORGET  # noqa: E402
-from urifilter_redis.scrapy.judge import Judge  # noqa: E402
+from urifilter_redis.scrapy import UriSpiderMiddleware  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
-from urifilter_redis.scrapy.opening import missing_part  # noqa: E402
-from urifilter_redis.scrapy.page import Page  # noqa: E402
+from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
 
 pytestmark = [
@@ -51,64 +50,8 @@ def crawl(server, **settings):
 
 
 def run(server, test, **settings):
-    """Run an async test of a crawler with all parts; it is given the judge's parts by their names."""
-
-    async def main(crawler, dupefilter):
-        return await test(Parts(crawler, dupefilter))
-
-    return run_parts(server, main, **({"spider": Spider} | CLAIM | settings))
-
-
-class Parts:
-    """The parts of one crawl, and how a request goes through them."""
-
-    def __init__(self, crawler, dupefilter):
-        self.crawler, self.dupefilter, self.judge = crawler, dupefilter, Judge.of(crawler)
-        self.downloads, self.pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        self.running = crawler.engine._slot.inprogress
-
-    async def found(self, *requests):
-        """The requests of a page that reach the scheduler."""
-        new = await passed(self.pages, *requests)
-        return [each for each in new if each.dont_filter or not self.dupefilter.request_seen(each)]
-
-    async def begun(self, request):
-        """The download of a request that was found."""
-        (new,) = await self.found(request)
-        return self.download(new)
-
-    def download(self, request):
-        self.running.add(request)
-        assert self.downloads.process_request(request) is None
-        return request
-
-    def schedule(self, request):
-        """Give the scheduler a request that came by no page; return whether it takes it."""
-        self.crawler.signals.send_catch_log(signals.request_scheduled, request=request, spider=self.crawler.spider)
-        return request.dont_filter or not self.dupefilter.request_seen(request)
-
-    async def end(self, *requests):
-        """Scrapy is done with the pages of requests."""
-        self.running.difference_update(requests)
-        self.judge.look()
-        await self.judge.endings.settle()
-
-    async def fetched(self, request, status=200):
-        self.downloads.process_response(request, Response(request.url, status=status, request=request))
-        await self.end(request)
-
-    async def idle(self):
-        """Whether the spider stays open, after as many looks as it takes."""
-        while True:
-            told = self.crawler.signals.send_catch_log(
-                signals.spider_idle, spider=self.crawler.spider, dont_log=DontCloseSpider
-            )
-            if not any(isinstance(getattr(each, "value", None), DontCloseSpider) for _, each in told):
-                return False
-            looked = self.judge.reclaiming._task
-            done, _ = await asyncio.wait([looked], timeout=0.5)
-            if not done or self.crawler.engine.scheduled:
-                return True
+    """Run an async test of the parts of a crawl with claims."""
+    return run_parts(server, test, **({"spider": Spider} | CLAIM | settings))
 
 
 def state(server, url) -> str:
@@ -135,41 +78,108 @@ def payload(url, name="spider", **fields):
     return json.dumps({"spider": name, "request": {"url": url, **fields}})
 
 
-def test_committed_once_the_callback_has_finished(any_server):
-    """A page is in hand until Scrapy is done with it; by then the pages that it leads to are in hand."""
+def reached(parts, request):
+    """A request reaches the downloader."""
+    parts.crawler.signals.send_catch_log(signals.request_reached_downloader, request=request, spider=None)
+
+
+def test_committed_once_all_was_handled(any_server):
+    """A page is in hand until its output has ended, its links are answered, and its items have left the pipelines."""
 
     async def test(parts):
-        first = await parts.begun(scrapy.Request(A))
-        parts.downloads.process_response(first, Response(A, request=first))
-        await parts.found(scrapy.Request(B))
-        await parts.judge.endings.settle()
+        response = parts.response(await parts.begun(scrapy.Request(A)))
+        assert state(any_server, A) == "in hand"
+        link, unfiltered = scrapy.Request(B), scrapy.Request(C, dont_filter=True)
+
+        async def result():
+            for each in (link, unfiltered, {"an": "item"}):
+                yield each
+
+        assert len([each async for each in parts.middleware.process_spider_output(response, result())]) == 3
+        for each in (link, unfiltered):
+            await parts.answered()
+            assert (state(any_server, A), state(any_server, C)) == ("in hand", "new")
+            parts.crawler.engine.crawl(each)
+        await parts.answered()
         assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
-        await parts.end(first)
+        parts.crawler.signals.send_catch_log(signals.item_scraped, item={}, response=response, spider=None)
+        await parts.answered()
         assert (state(any_server, A), state(any_server, B)) == ("committed", "in hand")
-        assert parts.crawler.stats.get_value("urifilter/committed") == 1
+        assert parts.stats.get_value("urifilter/committed") == 1
 
     run(any_server, test)
 
 
-@pytest.mark.parametrize("how", ["callback", "closes", "exception", "status", "in process_response"])
+@pytest.mark.parametrize("how", ["a handler", "a middleware"])
+def test_a_link_that_is_dropped(any_server, how):
+    """Its page is committed: at once if a signal's handler drops it, else as the spider is idle."""
+
+    def refuse(request):
+        if request.url == B:
+            raise IgnoreRequest
+
+    async def test(parts):
+        parts.crawler.signals.connect(refuse, signals.request_scheduled)
+        response = parts.response(await parts.begun(scrapy.Request(A)))
+
+        async def result():
+            yield link
+
+        link = scrapy.Request(B)
+        assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
+        if how == "a handler":
+            parts.crawler.engine.crawl(link)
+        await parts.answered()
+        if how == "a middleware":
+            assert state(any_server, A) == "in hand"
+            assert not await parts.idle()
+        await parts.answered()
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "new")
+
+    run(any_server, test)
+
+
+@pytest.mark.parametrize("how", ["callback", "half-way", "closes", "exception", "status", "vanished", "pipeline"])
 def test_what_failed_is_offered_again(any_server, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        response = Response(A, request=request, status=503 if how == "status" else 200)
         if how == "exception":
-            parts.downloads.process_exception(request, OSError())
-        elif how != "in process_response":
-            parts.downloads.process_response(request, response)
-        if how in {"callback", "closes"}:
-            parts.pages.process_spider_exception(response, CloseSpider() if how == "closes" else KeyError())
-        await parts.end(request)
-        assert parts.judge.link.clients.held == set()
+            await parts.failed(request, OSError())
+        elif how == "pipeline":
+            response = parts.response(request)
+            await parts.yielded(response, {"an": "item"})
+            told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
+            parts.crawler.signals.send_catch_log(signals.item_error, **told)
+        elif how == "vanished":  # a middleware has made another request of it, for example
+            parts.crawl.fetches.end_all(parts.crawl.fetches.of(request).outcome)
+        else:
+            error = [CloseSpider() if how == "closes" else KeyError()]
+            output = {"status": [], "half-way": [scrapy.Request(A), *error]}.get(how, error)
+            await parts.fetched(request, *output, status=503 if how == "status" else 200)
+        await parts.answered()
+        assert parts.crawl.link.held == set()
         return left(any_server)[A]
 
     claim = run(any_server, test)
     assert (claim.failures, claim.lapses) == (0 if how == "closes" else 1, 0)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_ignored(any_server, sent):
+    """Before its download, as by robots.txt, the address is new for others; after it, the page has failed."""
+
+    async def test(parts):
+        request = await parts.begun(scrapy.Request(A))
+        if sent:
+            reached(parts, request)
+        await parts.failed(request, IgnoreRequest())
+        assert await parts.found(scrapy.Request(A)) == []
+        assert parts.crawl.link.held == set()
+
+    run(any_server, test)
+    assert [claim.failures for claim in left(any_server).values()] == [1] * sent
 
 
 def test_given_up(any_server):
@@ -179,36 +189,21 @@ def test_given_up(any_server):
         request = await parts.begun(scrapy.Request(A))
         for number in (1, 2, 3):
             assert state(any_server, A) == "in hand"
-            parts.downloads.process_exception(request, OSError())
-            await parts.end(request)
+            await parts.failed(request, OSError())
             if number < 3:
                 assert await parts.idle()
-                request = parts.download(parts.crawler.engine.scheduled.pop())
+                (request,) = parts.waiting()
         assert state(any_server, A) == "committed"
-        stats = parts.crawler.stats.get_stats()
+        stats = parts.stats.get_stats()
         assert (stats["urifilter/given_up"], stats["urifilter/reclaimed"]) == (1, 2)
         assert not await parts.idle()
 
     run(any_server, test)
 
 
-def test_given_up_by_the_failures_of_others(any_server):
-    """A page that others have tried often enough is given up as it is reclaimed."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-            mine.release([A], failed=True)
-        assert not await parts.idle()
-        assert state(any_server, A) == "committed"
-        assert parts.crawler.stats.get_value("urifilter/given_up") == 1
-
-    run(any_server, test, URIFILTER_CLAIM_FAILURES=1)
-
-
 def test_growing_delays(any_server):
     """The delay doubles with each failure, to five minutes at most."""
-    claiming = Judge.of(crawl(any_server, URIFILTER_CLAIM_DELAY=30, URIFILTER_CLAIM_FAILURES=9)).options.claiming
+    claiming = Options.of(crawl(any_server, URIFILTER_CLAIM_DELAY=30, URIFILTER_CLAIM_FAILURES=9)).claiming
     assert [claiming.delay_after(failures) for failures in (1, 2, 3, 8)] == [30, 60, 120, 300]
     assert claiming.longest_delay == 300
 
@@ -218,27 +213,43 @@ def test_an_idle_spider_takes_over(any_server):
 
     async def main():
         first, second = crawl(any_server), crawl(any_server)
-        async with opened(first) as dupefilter:
-            parts = Parts(first, dupefilter)
+        async with opened(first) as parts:
             about = scrapy.Request(
                 A, callback=first.spider.about, cb_kwargs={"depth": 2}, meta={"n": [1]}, body=b"\xff"
             )
             assert len(await parts.found(about, scrapy.Request(B))) == 2
-        async with opened(second) as dupefilter:
-            parts = Parts(second, dupefilter)
+        async with opened(second) as parts:
             assert await parts.idle()
-            by_url = {each.url: each for each in second.engine.scheduled}
+            by_url = {each.url: each for each in parts.waiting()}
             assert by_url.keys() == {A, B}
             assert by_url[A].callback == second.spider.about
             assert (by_url[A].cb_kwargs, by_url[A].meta["n"], by_url[A].body) == ({"depth": 2}, [1], b"\xff")
-            assert dupefilter.request_seen(scrapy.Request(A))
-            for each in second.engine.scheduled:
-                await parts.fetched(parts.download(each))
-            second.engine.scheduled.clear()
+            assert await parts.found(scrapy.Request(B)) == []
+            for each in by_url.values():
+                await parts.fetched(each)
             assert not await parts.idle()
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
+        item = parts.item(about)  # which has a body
+        assert (state(any_server, item), state(any_server, B)) == ("committed", "committed")
 
     asyncio.run(main())
+
+
+def test_taken_over_and_dropped(any_server):
+    """A page that a signal's handler drops, of another site for example, is left to others for ten minutes."""
+
+    def refuse(request):
+        if request.url == A:
+            raise IgnoreRequest
+
+    async def test(parts):
+        parts.crawler.signals.connect(refuse, signals.request_scheduled)
+        with another(any_server) as mine:
+            mine.claim(A, payload=payload(A))
+        assert not await parts.idle()
+        assert (state(any_server, A), parts.crawl.link.held) == ("in hand", set())
+
+    run(any_server, test)
+    assert left(any_server) == {}
 
 
 def test_an_idle_spider_waits_for_others(any_server):
@@ -286,6 +297,20 @@ def test_what_others_have_released(any_server, delay, stays):
     run(any_server, test)
 
 
+def test_given_up_by_the_failures_of_others(any_server):
+    """A page that others have tried often enough is given up as it is reclaimed."""
+
+    async def test(parts):
+        with another(any_server) as mine:
+            mine.claim(A, payload=payload(A))
+            mine.release([A], failed=True)
+        assert not await parts.idle()
+        assert state(any_server, A) == "committed"
+        assert parts.stats.get_value("urifilter/given_up") == 1
+
+    run(any_server, test, URIFILTER_CLAIM_FAILURES=1)
+
+
 @pytest.mark.parametrize(
     ("text", "stat"),
     [
@@ -304,8 +329,8 @@ def test_not_for_this_spider(any_server, text, stat):
             mine.claim(A, payload=text)
         assert not await parts.idle()
         assert state(any_server, A) == "in hand"
-        assert parts.judge.link.clients.held == set()
-        assert stat is None or parts.crawler.stats.get_value(stat) == 1
+        assert parts.crawl.link.held == set()
+        assert stat is None or parts.stats.get_value(stat) == 1
         assert left(any_server) == {}
 
     run(any_server, test)
@@ -318,10 +343,27 @@ def test_an_item_of_no_spider(any_server):
         with another(any_server) as mine:
             mine.claim({"a": [1]})
         assert not await parts.idle()
-        assert parts.judge.link.clients.held == set()
+        assert parts.crawl.link.held == set()
         assert state(any_server, {"a": [1]}) == "in hand"
 
     run(any_server, test)
+
+
+def test_parked(any_server, caplog):
+    """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""
+
+    async def test(parts):
+        with UriFilter.open("news", redis=any_server.url) as news:
+            for number in range(2):
+                dead = news.claims(lease=5, holder=f"{number + 1:02x}" * 8, beats=False)
+                assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
+                any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
+        assert not await parts.idle()
+        assert state(any_server, A) == "in hand"
+        assert parts.stats.get_value("urifilter/parked") == 1
+        assert f"{A} killed 2 crawls" in caplog.text
+
+    run(any_server, test, URIFILTER_CLAIM_LAPSES=2)
 
 
 def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch):
@@ -340,35 +382,17 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch)
         with another(any_server) as mine:
             mine.claim({"a": [1]})
             mine.claim(A, payload=payload(A))
-        assert await parts.idle()
-        (request,) = parts.crawler.engine.scheduled
-        parts.crawler.engine.scheduled.clear()
-        await parts.fetched(parts.download(request))
+        while not (found := parts.waiting()):
+            assert await parts.idle()
+        await parts.fetched(*found)
         while await parts.idle():
             await asyncio.sleep(0.1)
-        assert parts.judge.link.clients.held == set()
+        assert parts.crawl.link.held == set()
         assert len(failed) == 1
 
     run(any_server, test)
     assert state(any_server, A) == "committed"
     assert left(any_server) == {}
-
-
-def test_parked(any_server, caplog):
-    """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""
-
-    async def test(parts):
-        with UriFilter.open("news", redis=any_server.url) as news:
-            for number in range(2):
-                dead = news.claims(lease=5, holder=f"{number + 1:02x}" * 8, beats=False)
-                assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
-                any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
-        assert not await parts.idle()
-        assert state(any_server, A) == "in hand"
-        assert parts.crawler.stats.get_value("urifilter/parked") == 1
-        assert f"{A} killed 2 crawls" in caplog.text
-
-    run(any_server, test, URIFILTER_CLAIM_LAPSES=2)
 
 
 @pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
@@ -383,7 +407,7 @@ def test_claimed_with_its_address_alone(any_server, why, caplog):
 
     async def test(parts):
         assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
-        assert parts.crawler.stats.get_value("urifilter/url_only") == 2
+        assert parts.stats.get_value("urifilter/url_only") == 2
 
     run(any_server, test)
     assert sum("with its address alone" in each.getMessage() for each in caplog.records) == 1
@@ -422,78 +446,27 @@ def test_a_class_that_redis_names(path):
     assert set(sys.modules) == before
 
 
-def test_a_redirect(any_server):
-    """The addresses of a redirect share an outcome."""
+@pytest.mark.parametrize("how", ["fetched", "failed", "seen"])
+def test_a_redirect(any_server, how):
+    """The addresses of a redirect share an outcome; that which leads to a page of others was fetched."""
 
     async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        moved = redirected(request, B)
-        assert parts.schedule(moved)
-        await parts.end(request)
-        assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
-        await parts.fetched(parts.download(moved))
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
-
-    run(any_server, test)
-
-
-def test_a_redirect_that_fails(any_server):
-    """A failure is counted for each of the addresses, whichever client has claimed it."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        moved = redirected(request, B)
-        assert parts.schedule(moved)
-        await parts.end(request)
-        parts.downloads.process_exception(parts.download(moved), OSError())
-        await parts.end(moved)
-        assert parts.judge.link.clients.held == set()
-
-    run(any_server, test)
-    assert {item: claim.failures for item, claim in left(any_server).items()} == {A: 1, B: 1}
-
-
-@pytest.mark.parametrize("where", ["seen", "offsite", "seen later"])
-def test_a_redirect_to_a_page_of_others(any_server, where):
-    """The address that led there was fetched, and is committed."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        moved = redirected(request, B)
-        if where == "offsite":
-            offsite = scrapy.downloadermiddlewares.offsite.OffsiteMiddleware.from_crawler(parts.crawler)
-            parts.crawler.engine.downloader.middleware.middlewares = (offsite,)
-            parts.crawler.spider.allowed_domains = ["example.org"]
-            offsite.spider_opened(parts.crawler.spider)
-            parts.crawler.signals.send_catch_log(signals.request_scheduled, request=moved, spider=parts.crawler.spider)
-        else:
+        if how == "seen":
             with UriFilter.open("news", redis=any_server.url) as news:
                 news.insert(B)
-            if where == "seen later":
-                parts.judge.endings.add(FORGET, [C])  # so that its answer cannot be trusted
-            assert parts.schedule(moved) is (where == "seen later")
-        await parts.end(request)
-        if where == "seen later":
-            parts.running.add(moved)
-            with pytest.raises(IgnoreRequest):
-                await parts.downloads.process_request(moved)
-            await parts.end(moved)
-        assert state(any_server, A) == "committed"
-        assert parts.judge.link.clients.held == set()
+        moved = await parts.found(redirected(await parts.begun(scrapy.Request(A)), B))
+        if how == "fetched":
+            assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
+            await parts.fetched(*moved)
+        elif how == "failed":
+            await parts.failed(*moved, OSError())
+        if how != "failed":
+            assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
+        assert parts.crawl.link.held == set()
 
     run(any_server, test)
-
-
-def test_a_redirect_to_itself(any_server):
-    """It is dropped as Scrapy's own filter does, and the address is committed."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        assert not parts.schedule(redirected(request, A))
-        await parts.end(request)
-        assert state(any_server, A) == "committed"
-
-    run(any_server, test)
+    failures = {item: claim.failures for item, claim in left(any_server).items()}
+    assert failures == ({A: 1, B: 1} if how == "failed" else {})
 
 
 @pytest.mark.parametrize("of", ["middleware", "callback"])
@@ -504,135 +477,99 @@ def test_a_retry_keeps_the_claim(any_server, of):
         request = await parts.begun(scrapy.Request(A))
         retry = request.replace(dont_filter=True)
         if of == "callback":
-            parts.downloads.process_response(request, Response(A, request=request))
-            (retry,) = await parts.found(retry)
-        assert parts.schedule(retry)
-        await parts.end(request)
+            await parts.fetched(request, retry)
+        else:
+            parts.crawler.engine.crawl(retry)
         assert state(any_server, A) == "in hand"
-        await parts.fetched(parts.download(retry))
+        (retry,) = parts.waiting()
+        await parts.fetched(retry)
         assert state(any_server, A) == "committed"
 
     run(any_server, test)
 
 
-def test_a_start_without_end(any_server):
-    """Requests that have reached the scheduler leave nothing behind, however long ``start()`` goes on."""
-
-    async def test(parts):
-        start = Page(parts.crawler, None)
-        request = scrapy.Request(A)
-        assert await parts.judge.judge([request], start) == [False]
-        assert len(start.tickets) == 1
-        assert parts.schedule(request)
-        parts.judge.drop(request)
-        assert start.tickets == set()
-
-    run(any_server, test)
-
-
-@pytest.mark.parametrize("how", ["page", "status", "exception"])
-def test_a_download_within_a_callback(any_server, how):
+def test_a_copy_in_an_inline_download(any_server):
     """A callback that downloads its own page again by the engine has the page in hand until it has finished."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        parts.downloads.process_response(request, Response(A, request=request))
-        again = parts.download(request.replace(dont_filter=True))
-        if how == "exception":
-            parts.downloads.process_exception(again, OSError())
-            await parts.end(again)
-        else:
-            await parts.fetched(again, status=503 if how == "status" else 200)
-        assert parts.judge.link.clients.held == {A}
-        await parts.end(request)
+        response = parts.response(request)
+        reached(parts, request.replace(dont_filter=True))
+        assert parts.crawl.link.held == {A}
+        await parts.yielded(response)
         assert state(any_server, A) == "committed"
 
     run(any_server, test)
 
 
-def test_a_copy_of_meta_keeps_nothing(any_server):
-    """A page whose meta goes to another request is committed as it ends; that request is claimed by itself."""
+def test_copies_of_a_request(any_server):
+    """What a page's callback makes of its request is a request of its own, unless it is that once more."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        parts.downloads.process_response(request, Response(A, request=request))
-        (other,) = await parts.found(scrapy.Request(B, meta=request.meta), request.replace(dont_filter=False))
-        for unfiltered in (scrapy.Request(C, meta=request.meta, dont_filter=True),):
-            assert parts.schedule(unfiltered)
-        await parts.end(request)
+        output = request.replace(url=B), request.replace(dont_filter=False), request.replace(url=C, dont_filter=True)
+        await parts.fetched(request, *output)
         assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in hand", "new"]
-        await parts.fetched(parts.download(other))
-        assert state(any_server, B) == "committed"
+        assert {each.url for each in parts.waiting()} == {B, C}
 
     run(any_server, test)
 
 
 def test_a_duplicate_of_a_page_under_way(any_server):
-    """A request that comes by no page is dropped while its page is in hand, and that page is committed as it ends."""
+    """It is dropped while its page is in hand, and that page is committed as it ends."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        assert not parts.schedule(request.copy())
-        parts.downloads.process_response(request, Response(A, request=request))
-        assert not parts.schedule(request.copy())
-        await parts.end(request)
+        assert await parts.found(scrapy.Request(A)) == []
+        await parts.fetched(request)
         assert state(any_server, A) == "committed"
 
     run(any_server, test)
 
 
-def test_unfiltered(any_server):
-    """A request with dont_filter is nobody's claim."""
+@pytest.mark.parametrize("dont_filter", [False, True])
+def test_a_start_of_others(any_server, dont_filter):
+    """A start that another crawl has in hand is fetched, and what it redirects to; the other one ends it."""
 
     async def test(parts):
-        (request,) = await parts.found(scrapy.Request(A, dont_filter=True))
-        await parts.fetched(parts.download(request))
-        assert state(any_server, A) == "new"
-
-    run(any_server, test)
-
-
-@pytest.mark.parametrize("how", ["robots.txt", "before the scheduler"])
-def test_dropped_by_the_project(any_server, how):
-    """The address is new again, as without claims."""
-
-    async def test(parts):
-        if how == "robots.txt":
-            request = await parts.begun(scrapy.Request(A))
-            parts.downloads.process_exception(request, IgnoreRequest())
-        else:
-            (request,) = await passed(parts.pages, scrapy.Request(A))
-            parts.crawler.engine.scraper.slot.active.clear()
-        await parts.end(request)
-        assert state(any_server, A) == "new"
-        assert left(any_server) == {}
-        assert parts.judge.link.clients.held == set()
+        with another(any_server) as mine:
+            mine.claim(A)
+            (start,) = await parts.started(scrapy.Request(A, dont_filter=dont_filter))
+            (moved,) = await parts.found(redirected(start, B))
+            await parts.fetched(moved)
+            assert state(any_server, A) == "in hand"
+            assert parts.crawl.link.held == set()
+            assert await parts.started(scrapy.Request(A, dont_filter=dont_filter)) == []
 
     run(any_server, test)
 
 
 def test_a_request_that_vanished(any_server):
-    """If a handler drops a retry, an idle spider does not keep the page, nor wait for it."""
+    """If a handler drops a retry, an idle spider does not keep the page: it has failed."""
+
+    def refuse(request):
+        if request.dont_filter and request.url == A:
+            raise IgnoreRequest
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        vanished = request.replace(dont_filter=True)
-        assert parts.schedule(vanished)
-        await parts.end(request)
-        assert not await parts.idle()
-        assert (state(any_server, A), parts.judge.link.clients.held) == ("in hand", set())
+        parts.crawler.signals.connect(refuse, signals.request_scheduled)
+        assert await parts.found(request.replace(dont_filter=True)) == []
+        await parts.answered()
+        assert parts.crawl.link.held == set()
 
     run(any_server, test)
+    assert left(any_server)[A].failures == 1
 
 
 def test_a_spider_that_stops(any_server):
-    """All that it has in hand, by either client, is offered at once, without a failure or lapse."""
+    """All that it has in hand is offered at once, without a failure or lapse."""
 
     async def test(parts):
         await parts.begun(scrapy.Request(A))
-        assert parts.schedule(scrapy.Request(B))
-        (waiting,) = await parts.found(scrapy.Request(C))
-        parts.crawler.engine.keep_in_memory(waiting)
+        parts.crawler.engine.crawl(scrapy.Request(B))
+        await parts.answered()
+        parts.crawler.engine.crawl(scrapy.Request(C))
 
     run(any_server, test)
     found = left(any_server)
@@ -646,8 +583,7 @@ def test_a_look_as_the_spider_stops(any_server):
     async def test(parts):
         with another(any_server) as mine:
             mine.claim(A, payload=payload(A))
-        parts.crawler.signals.send_catch_log(signals.spider_idle, spider=parts.crawler.spider, dont_log=DontCloseSpider)
-        assert parts.judge.reclaiming._task is not None
+        assert parts.crawl.reclaiming.stays()
         await asyncio.sleep(0)
 
     run(any_server, test)
@@ -655,43 +591,25 @@ def test_a_look_as_the_spider_stops(any_server):
 
 
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
-def test_a_page_ends_while_redis_is_away(make_server, on_error):
-    """A spider that does not wait for Redis tells later that a page was handled: it is not fetched twice."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        server.kill()
-        if on_error == "pause":
-            parts.crawler.engine.begin_closing()
-        parts.judge.link.ask_now(B, None)  # so that it knows that Redis is away
-        assert parts.judge.link.away
-        await parts.fetched(request)
-        assert parts.judge.endings.items == {A}
-        assert parts.crawler.stats.get_value("urifilter/committed") is None
-        server.start()
-
-    run(server, test, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
-    assert state(server, A) == "committed"
-
-
-@pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_found_while_redis_is_away(make_server, on_error):
     """Links that nobody was asked about are claimed as the spider closes: the page that has them is committed then."""
     server = make_server(appendonly="yes", appendfsync="always")
 
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        server.kill()
-        if on_error == "pause":
-            parts.crawler.engine.begin_closing()
-        parts.judge.link.ask_now(B, None)
-        (link,) = await parts.found(scrapy.Request(C))
-        parts.crawler.engine.keep_in_memory(link)
-        await parts.fetched(request)
-        server.start()
+    async def main():
+        crawler = crawl(server, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
+        async with opened(crawler) as parts:
+            response = parts.response(await parts.begun(scrapy.Request(A)))
+            server.kill()
+            page = asyncio.ensure_future(parts.yielded(response, scrapy.Request(C)))
+            while not parts.crawl.link.away:
+                await asyncio.sleep(0.01)
+            assert parts.stats.get_value("urifilter/committed") is None
+            crawler.engine.running = False
+            server.start()
+            await maybe_deferred_to_future(parts.scheduler.close("shutdown"))
+            await page
 
-    run(server, test, URIFILTER_ON_ERROR=on_error, URIFILTER_TIMEOUT=0.5)
+    asyncio.run(main())
     assert (state(server, A), left(server).keys()) == ("committed", {C})
 
 
@@ -700,41 +618,18 @@ def test_links_that_cannot_be_told(any_server):
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
-        parts.judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
-        (link,) = await parts.found(scrapy.Request(C))
-        parts.crawler.engine.keep_in_memory(link)
-        parts.downloads.process_response(request, Response(A, request=request))
-        parts.running.clear()
+        parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
+        response = parts.response(request)
+
+        async def result():
+            yield link
+
+        link = scrapy.Request(C)
+        assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
+        parts.crawler.engine.crawl(link)
 
     run(any_server, test)
     assert left(any_server).keys() == {A}
-
-
-def test_a_redirect_that_waits_as_the_spider_closes(any_server):
-    """The address that led to a request about which nobody was asked is given back."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        parts.judge.endings.add(FORGET, [C])  # so that its answer cannot be trusted
-        moved = redirected(request, B)
-        assert parts.schedule(moved)
-        parts.crawler.engine.keep_in_memory(moved)
-        parts.running.clear()
-
-    run(any_server, test, URIFILTER_CLAIM=False)
-    assert state(any_server, A) == "new"
-
-
-@pytest.mark.parametrize("missing", ["dupefilter", "pages", "downloads"])
-def test_all_parts_are_needed(any_server, missing):
-    """With claims a part that is missing is named before the crawl begins; without, the dupefilter works alone."""
-    parts = {"dupefilter": True, "pages": True, "downloads": True}
-    options = Judge.of(crawl(any_server)).options
-    assert missing_part(options, **parts) is None
-    said = "DUPEFILTER_CLASS" if missing == "dupefilter" else "UriFilterAddon"
-    assert said in missing_part(options, **parts | {missing: False})
-    without = Judge.of(crawl(any_server, URIFILTER_CLAIM=False)).options
-    assert missing_part(without, dupefilter=True, pages=False, downloads=False) is None
 
 
 @pytest.mark.parametrize(
@@ -752,4 +647,4 @@ def test_all_parts_are_needed(any_server, missing):
 def test_impossible_settings(any_server, settings, said):
     """They are refused before the crawl begins."""
     with pytest.raises(ValueError, match=said):
-        UriDupeFilter.from_crawler(crawl(any_server, **settings))
+        UriSpiderMiddleware.from_crawler(crawl(any_server, **settings))

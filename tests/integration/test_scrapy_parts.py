@@ -1,7 +1,4 @@
-"""The parts for Scrapy, each by itself: dupefilter, spider middleware, downloader middleware and settings.
-
-The first tests are Scrapy's own of a dupefilter and a scheduler, and those of scrapy-redis, rewritten for a filter.
-"""
+"""The parts for Scrapy: scheduler, spider middleware and settings, with a small engine around them."""
 
 from __future__ import annotations
 
@@ -14,53 +11,39 @@ import pytest
 scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
 
 from scrapy import signals  # noqa: E402
-from scrapy.core.scheduler import Scheduler  # noqa: E402
-from scrapy.exceptions import IgnoreRequest, NotSupported  # noqa: E402
-from scrapy.http import Response  # noqa: E402
+from scrapy.exceptions import DropItem, IgnoreRequest  # noqa: E402
+from scrapy.settings import Settings  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 from support.proxy import Fault, Proxy, never  # noqa: E402
-from support.scrapy_parts import (  # noqa: E402
-    A,
-    B,
-    C,
-    crawler_of,
-    opened,
-    pages_are_done,
-    passed,
-    redirected,
-    run,
-    seen,
-)
+from support.scrapy_parts import A, B, C, crawler_of, opened, redirected, run, seen  # noqa: E402
+from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
-from urifilter_redis.scrapy import (  # noqa: E402
-    UriDownloaderMiddleware,
-    UriDupeFilter,
-    UriSpiderMiddleware,
-    engine,
-)
-from urifilter_redis.scrapy.gathering import MOST, Gathering  # noqa: E402
-from urifilter_redis.scrapy.judge import Judge  # noqa: E402
-from urifilter_redis.scrapy.link import Answer  # noqa: E402
-from urifilter_redis.scrapy.marks import META  # noqa: E402
+from urifilter_redis.scrapy import UriDupeFilter, UriFilterAddon, UriSpiderMiddleware  # noqa: E402
+from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl, misplaced  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
-from urifilter_redis.scrapy.outcomes import Outcome  # noqa: E402
+from urifilter_redis.scrapy.scheduler import MOST  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
 )
 
 
-def test_a_request_is_seen_once_it_was_asked_about(any_server):
-    """The dupefilter answers by method, canonical address and body, as Scrapy's does."""
+def urls(requests):
+    return [each.url for each in requests]
 
-    async def test(crawler, dupefilter):
+
+def test_a_request_is_seen_once_it_was_asked_about(any_server):
+    """As by Scrapy's filter, by method, canonical address and body; all that is enqueued at once is one call."""
+
+    async def test(parts):
         requests = [scrapy.Request(A), scrapy.Request(B), scrapy.Request(f"{A}#part"), scrapy.Request(A, method="POST")]
-        assert [dupefilter.request_seen(each) for each in (*requests, *requests)] == [
-            *(False, False, True, False),
-            *(True, True, True, True),
-        ]
+        new = await parts.found(*requests, *(each.copy() for each in requests))
+        assert sorted((each.url, each.method) for each in new) == [(A, "GET"), (A, "POST"), (B, "GET")]
+        assert await parts.found(scrapy.Request(A)) == []
+        stats = parts.stats.get_stats()
+        assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (1, 8, 6)
 
     run(any_server, test)
 
@@ -68,502 +51,121 @@ def test_a_request_is_seen_once_it_was_asked_about(any_server):
 def test_it_is_shared(any_server):
     """Two crawls that are open at once have one filter, and it is there after both."""
 
-    async def test(crawler, dupefilter):
+    async def test(parts):
         async with opened(crawler_of(any_server)) as other:
-            assert not dupefilter.request_seen(scrapy.Request(A))
-            assert other.request_seen(scrapy.Request(A))
-            assert not other.request_seen(scrapy.Request(B))
+            await parts.fetched(await parts.begun(scrapy.Request(A)))
+            assert await other.found(scrapy.Request(A)) == []
+            await other.fetched(await other.begun(scrapy.Request(B)))
+
+    async def after(parts):
+        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
 
     run(any_server, test)
-    run(any_server, lambda _, dupefilter: asyncio.sleep(0, dupefilter.request_seen(scrapy.Request(B)) or 1 / 0))
+    run(any_server, after)
 
 
-def test_scrapys_scheduler(any_server):
-    """The scheduler drops duplicates, counts and signals them, and takes what has dont_filter."""
+def test_calls(any_server):
+    """One call at a time asks about 500 requests at most; meanwhile others gather."""
 
-    async def main():
-        addons = {"urifilter_redis.scrapy.UriFilterAddon": 100}
-        queue = "scrapy.pqueues.ScrapyPriorityQueue"  # the default asks the downloader
-        crawler = crawler_of(any_server, ADDONS=addons, SCHEDULER_PRIORITY_QUEUE=queue)
-        scheduler = Scheduler.from_crawler(crawler)
-        assert isinstance(scheduler.df, UriDupeFilter)
-        await maybe_deferred_to_future(scheduler.open(crawler.spider))
-        requests = [scrapy.Request(A), scrapy.Request(A), scrapy.Request(A, dont_filter=True), scrapy.Request(B)]
-        assert [scheduler.enqueue_request(each) for each in requests] == [True, False, True, True]
-        assert crawler.stats.get_value("dupefilter/filtered") == 1
-        assert {scheduler.next_request().url for _ in range(3)} == {A, B}
-        await maybe_deferred_to_future(scheduler.close("finished"))
+    async def test(parts):
+        for number in range(2 * MOST + 1):
+            parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
+        assert parts.scheduler.has_pending_requests()
+        assert parts.waiting() == []
+        await parts.answered()
+        assert len(parts.waiting()) == 2 * MOST + 1
+        assert not parts.scheduler.has_pending_requests()
+        assert parts.stats.get_value("urifilter/calls") == 3
 
-    asyncio.run(main())
+    run(any_server, test)
+
+
+@pytest.mark.parametrize("own", ["scrapy.core.scheduler.Scheduler", None])
+def test_the_addon(own):
+    """It puts the scheduler around the project's, whose dupefilter then drops nothing."""
+    settings = Settings({} if own is None else {"SCHEDULER": own})
+    for _ in range(2):
+        UriFilterAddon().update_settings(settings)
+    assert settings["URIFILTER_SCHEDULER"] == "scrapy.core.scheduler.Scheduler"
+    assert settings["SCHEDULER"].__name__ == "UriFilterScheduler"
+    assert settings["DUPEFILTER_CLASS"] is UriDupeFilter
+    assert settings["SPIDER_MIDDLEWARES"][UriSpiderMiddleware] == 10
+    dupefilter = UriDupeFilter.from_crawler(get_crawler())
+    assert [dupefilter.request_seen(scrapy.Request(A)) for _ in range(2)] == [False, False]
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_log(any_server, caplog, debug):
-    """The first duplicate is logged, and all with DUPEFILTER_DEBUG."""
+def test_duplicates(any_server, caplog, debug):
+    """They are counted and signalled; the first is logged, and all with DUPEFILTER_DEBUG."""
+    dropped = []
 
-    async def test(crawler, dupefilter):
-        with caplog.at_level(logging.DEBUG, "urifilter_redis.scrapy"):
-            for _ in range(3):
-                dupefilter.log(scrapy.Request(A, headers={"Referer": B}), crawler.spider)
-        return crawler.stats.get_value("dupefilter/filtered")
+    async def test(parts):
+        parts.crawler.signals.connect(lambda request: dropped.append(request.url), signals.request_dropped, weak=False)
+        with caplog.at_level(logging.DEBUG):
+            assert len(await parts.found(*(scrapy.Request(A, headers={"Referer": B}) for _ in range(4)))) == 1
+        return parts.stats.get_value("dupefilter/filtered")
 
     assert run(any_server, test, DUPEFILTER_DEBUG=debug) == 3
+    assert dropped == [A] * 3
     told = [each.getMessage() for each in caplog.records if "Filtered duplicate request" in each.getMessage()]
     assert len(told) == (3 if debug else 1)
-    assert f"<GET {A}> (referer: {B})" in told[0]
+    assert f"<GET {A}>" in told[0]
 
 
-def test_for_scrapy_redis(any_server, caplog):
-    """``from_spider`` makes the crawl's dupefilter; ``clear`` warns and keeps the filter without URIFILTER_CLEAR."""
+@pytest.mark.parametrize("clear", [False, True])
+def test_clear(any_server, caplog, clear):
+    """As scrapy-redis empties its queue, what is in it is new again; with URIFILTER_CLEAR the filter is emptied."""
 
-    async def test(crawler, dupefilter):
-        same = UriDupeFilter.from_spider(crawler.spider)
-        assert not dupefilter.request_seen(scrapy.Request(A))
-        same.clear()
-        assert same.request_seen(scrapy.Request(A))
+    async def test(parts):
+        await parts.fetched(await parts.begun(scrapy.Request(A)))
+        parts.crawler.engine.crawl(scrapy.Request(B))
+        await parts.answered()
+        UriDupeFilter.from_spider(parts.crawler.spider).clear()
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
 
-    run(any_server, test)
-    assert "set URIFILTER_CLEAR to empty it" in caplog.text
-
-
-def test_clear(any_server):
-    """With URIFILTER_CLEAR, ``clear`` empties the filter, and the crawl goes on."""
-
-    async def test(crawler, dupefilter):
-        middleware = UriSpiderMiddleware.from_crawler(crawler)
-        assert await passed(middleware, scrapy.Request(A))
-        dupefilter.clear()
-        assert [dupefilter.request_seen(scrapy.Request(A)) for _ in range(2)] == [False, True]
-        assert len(await passed(middleware, scrapy.Request(A), scrapy.Request(B))) == 1
-
-    run(any_server, test, URIFILTER_CLEAR=True)
+    items = run(any_server, test, URIFILTER_CLEAR=clear)
+    assert ("set URIFILTER_CLEAR to empty it" in caplog.text) is not clear
+    assert seen(any_server, *items) == [not clear, False]
 
 
-def test_a_page_is_one_question(any_server):
-    """The middleware drops what was seen; the dupefilter lets the rest pass without asking, once."""
+def test_meta_is_the_spiders(any_server):
+    """What is known about a request is not in its meta while it is downloaded: links may have a copy of it."""
 
-    async def test(crawler, dupefilter):
-        middleware, dropped = UriSpiderMiddleware.from_crawler(crawler), []
-        crawler.signals.connect(lambda request: dropped.append(request.url), signals.request_dropped, weak=False)
-        assert not dupefilter.request_seen(scrapy.Request(B))
-        item, again = {"an": "item"}, scrapy.Request(C)
-        output = [scrapy.Request(A), item, scrapy.Request(A), scrapy.Request(B), scrapy.Request(B, dont_filter=True)]
-        left = await passed(middleware, *output, again, again)
-        assert [getattr(each, "url", each) for each in left] == [A, item, B, C]
-        assert dropped == [A, B, C]
-        assert [dupefilter.request_seen(left[0]) for _ in range(3)] == [False, True, True]
-        assert not dupefilter.request_seen(left[3])
-        stats = crawler.stats.get_stats()
-        assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (4, 8, 3)
+    async def test(parts):
+        new = await parts.begun(scrapy.Request(A, meta={"mine": 1}))
+        assert new.meta == {"mine": 1}
+        await parts.fetched(new, scrapy.Request(B, meta=new.meta), scrapy.Request(A, meta=new.meta))
+        assert urls(parts.waiting()) == [B]
 
     run(any_server, test)
 
 
-def test_a_copy_of_meta_is_no_answer(any_server):
-    """A mark is good for its own fingerprint, and once: retries, redirects and ``meta=response.meta`` copy it."""
+def test_an_errback_is_the_spiders(any_server):
+    """The spider's own errback is called, its output goes on, and a scheduler on disk finds it in the request."""
 
-    async def test(crawler, dupefilter):
-        middleware = UriSpiderMiddleware.from_crawler(crawler)
-        (new,) = await passed(middleware, scrapy.Request(A))
-        other, same = new.replace(url=B), new.copy()
-        assert not dupefilter.request_seen(other)
-        assert dupefilter.request_seen(other.copy())
-        assert [dupefilter.request_seen(each) for each in (same, new, new.copy())] == [False, True, True]
-        (copied,) = await passed(middleware, scrapy.Request(C, meta=same.meta), scrapy.Request(A, meta=same.meta))
-        assert copied.url == C
-        assert not dupefilter.request_seen(copied)
+    async def test(parts):
+        def failed(failure):
+            return [failure.value]
 
-    run(any_server, test)
-
-
-@pytest.mark.parametrize("key", ["fingerprint", "url", "test_scrapy_parts.without_query"])
-def test_key(any_server, key, monkeypatch):
-    """The item is the fingerprint's hex text, the address, or what a function makes of the request."""
-    if "." in key:
-        monkeypatch.setattr("urifilter_redis.scrapy.options.load_object", lambda _: without_query)
-    request = scrapy.Request(f"{A}?b=1")
-
-    async def test(crawler, dupefilter):
-        assert len(await passed(UriSpiderMiddleware.from_crawler(crawler), request)) == 1
-        dupefilter.request_seen(request)
-        return crawler.request_fingerprinter.fingerprint(request).hex()
-
-    fingerprint = run(any_server, test, URIFILTER_KEY=key)
-    items = [fingerprint, f"{A}?b=1", A]
-    assert seen(any_server, *items) == [
-        each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")
-    ]
-
-
-def without_query(request):
-    return request.url.partition("?")[0]
-
-
-def test_dropped_after_the_middleware(any_server):
-    """A request that was answered "new" and did not reach the scheduler is new again once its page is done."""
-
-    async def test(crawler, dupefilter):
-        middleware = UriSpiderMiddleware.from_crawler(crawler)
-        kept, _ = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
-        assert not dupefilter.request_seen(kept)
-        assert seen(any_server, *map(Judge.of(crawler).item, (scrapy.Request(A), scrapy.Request(B)))) == [True, True]
-        pages_are_done(crawler)
-        left = await passed(middleware, scrapy.Request(A), scrapy.Request(B))
-        assert [each.url for each in left] == [B]
+        request = await parts.begun(scrapy.Request(A, errback=failed))
+        retry = request.replace(dont_filter=True)
+        parts.crawler.engine.crawl(retry)
+        assert retry.errback is failed
+        (retry,) = parts.waiting()
+        error = OSError()
+        assert retry.errback(Failure(error)) == [error]
 
     run(any_server, test)
 
 
-def test_a_response_of_another_request(any_server):
-    """If a middleware changes a response's request, the page is done with those that are scraped at its time."""
-
-    async def test(crawler, dupefilter):
-        middleware, active = UriSpiderMiddleware.from_crawler(crawler), crawler.engine.scraper.slot.active
-        first, later = scrapy.Request("https://example.com/first"), scrapy.Request("https://example.com/later")
-
-        async def result():
-            yield scrapy.Request(A)
-
-        active.add(first)
-        response = Response(first.url, request=first.copy())
-        assert [each.url async for each in middleware.process_spider_output(response, result())] == [A]
-        assert await passed(middleware, scrapy.Request(A)) == []
-        active.clear()
-        active.add(later)
-        Judge.of(crawler).look()
-        assert [each.url for each in await passed(middleware, scrapy.Request(A))] == [A]
-
-    run(any_server, test)
-
-
-def test_judged_and_never_yielded(any_server):
-    """Whoever stops reading a page's output in the middle leaves its other requests new."""
-
-    async def test(crawler, dupefilter):
-        middleware = UriSpiderMiddleware.from_crawler(crawler)
-
-        async def result():
-            for url in (A, B, C):
-                yield scrapy.Request(url)
-
-        source = middleware.process_start(result())
-        assert not dupefilter.request_seen(await anext(source))
-        await source.aclose()
-        left = await passed(middleware, scrapy.Request(A), scrapy.Request(B), scrapy.Request(C))
-        assert [each.url for each in left] == [B, C]
-
-    run(any_server, test)
-
-
-def test_a_closing_crawl_gives_back(any_server):
-    """All requests on their way to the scheduler, and in its memory, are new again after the crawl."""
-
-    async def main():
-        crawler = crawler_of(any_server)
-        async with opened(crawler) as dupefilter:
-            kept, _ = await passed(UriSpiderMiddleware.from_crawler(crawler), scrapy.Request(A), scrapy.Request(B))
-            dupefilter.request_seen(kept)
-            return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
-
-    assert seen(any_server, *asyncio.run(main())) == [True, False]
-
-
-def test_a_start_that_never_ends(any_server):
-    """A batch ends 50 ms after its first request, so that requests of an endless ``start()`` go on."""
-
-    async def test(crawler, dupefilter):
-        async def start():
-            yield scrapy.Request(A)
-            yield scrapy.Request(B)
-            await asyncio.sleep(1000)
-
-        async def two():
-            source = UriSpiderMiddleware.from_crawler(crawler).process_start(start())
-            return [(await anext(source)).url for _ in range(2)]
-
-        assert await asyncio.wait_for(two(), 10) == [A, B]
-
-    run(any_server, test)
-
-
-def test_batches():
-    """A batch has 500 objects at most; the source's error comes after all that it yielded."""
-
-    async def source():
-        for number in range(2 * MOST + 1):
-            yield scrapy.Request(f"{A}/{number}")
-        raise KeyError("here")
-
-    async def main():
-        gathering, sizes = Gathering(source()), []
-        with pytest.raises(KeyError, match="here"):
-            while batch := await gathering.batch():
-                sizes.append(len(batch))
-        gathering.close()
-        return sizes
-
-    assert asyncio.run(main()) == [MOST, MOST, 1]
-
-
-def test_an_item_waits_for_nobody():
-    """Objects that are no requests go on at once."""
-
-    async def source():
-        yield {"an": "item"}
-        await asyncio.sleep(1000)
-
-    async def main():
-        gathering = Gathering(source())
-        try:
-            return await asyncio.wait_for(gathering.batch(), 10)
-        finally:
-            gathering.close()
-
-    assert asyncio.run(main()) == [{"an": "item"}]
-
-
-def test_cancelled_as_it_asks(make_server):
-    """Ctrl-C cancels ``start()``; items that the filter inserts then are given back as the crawl closes."""
-    server = make_server()
-
-    async def start():
-        yield scrapy.Request(B)
-
-    async def main():
-        crawler = crawler_of(server)
-        async with opened(crawler) as dupefilter:
-            middleware = UriSpiderMiddleware.from_crawler(crawler)
-            (first,) = await passed(middleware, scrapy.Request(A))  # the server has the script from here
-            assert not dupefilter.request_seen(first)
-            server.suspend()
-            reading = asyncio.ensure_future(anext(middleware.process_start(start())))
-            while not Judge.of(crawler)._asking:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)  # it is sent
-            reading.cancel()
-            await asyncio.wait([reading])
-            server.resume()
-        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
-
-    assert seen(server, *asyncio.run(main())) == [True, False]
-
-
-def test_a_start_that_goes_on_as_the_spider_closes(any_server):
-    """Requests that reach the scheduler too late to be fetched stay new."""
-
-    async def main():
-        crawler = crawler_of(any_server)
-        async with opened(crawler) as dupefilter:
-            assert not dupefilter.request_seen(scrapy.Request(A))
-            closing = asyncio.ensure_future(maybe_deferred_to_future(dupefilter.close("finished")))
-            await asyncio.sleep(0)
-            assert not dupefilter.request_seen(scrapy.Request(B))
-            await closing
-            assert not dupefilter.request_seen(scrapy.Request(C))
-        return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B, C)]
-
-    assert seen(any_server, *asyncio.run(main())) == [True, False, False]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_doubt_as_the_crawl_closes(any_server, alone):
-    """A request whose answer was lost, and that waits in memory as the spider closes, is new again."""
-    with Proxy(any_server.port) as proxy:
-
-        async def main():
-            crawler = crawler_of(any_server, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
-            async with opened(crawler) as dupefilter:
-                if not alone:
-                    UriDownloaderMiddleware(crawler)
-                assert not dupefilter.request_seen(scrapy.Request(A))
-                proxy.plan = lambda _: Fault.CUT_AFTER
-                lost = scrapy.Request(B)
-                assert dupefilter.request_seen(lost) is alone
-                proxy.plan = never
-                if not alone:
-                    crawler.engine.keep_in_memory(lost)
-            return [Judge.of(crawler).item(scrapy.Request(each)) for each in (A, B)]
-
-        items = asyncio.run(main())
-    assert seen(any_server, *items) == [True, False]
-
-
-@pytest.mark.parametrize("how", ["exception", "status", "in process_response"])
-def test_a_failed_page_is_new_again(any_server, how):
-    """After the retries, the address and all that redirected to it are new again; nothing else is."""
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        first, fetched = await passed(pages, scrapy.Request(A), scrapy.Request("https://example.com/fetched"))
-        for each in (first, fetched):
-            assert not dupefilter.request_seen(each)
-            assert downloads.process_request(each) is None
-        downloads.process_response(fetched, Response(fetched.url, status=404))
-        last = redirected(redirected(first, B), C)
-        for each in (redirected(first, B), last):
-            crawler.signals.send_catch_log(signals.request_scheduled, request=each, spider=crawler.spider)
-        middle = redirected(first, B)
-        assert not dupefilter.request_seen(middle)
-        last = redirected(middle, C)
-        assert not dupefilter.request_seen(last)
-        retried = last.replace(dont_filter=True)
-        assert downloads.process_request(retried) is None
-        if how == "exception":
-            downloads.process_exception(retried, OSError())
-        elif how == "status":
-            downloads.process_response(retried, Response(C, status=503))
-        else:  # as Scrapy's redirects do if there are too many
-            pages_are_done(crawler)
-        left = await passed(pages, *map(scrapy.Request, (A, B, C, fetched.url)))
-        assert [each.url for each in left] == [A, B, C]
-
-    run(any_server, test)
-
-
-def test_a_callback_that_raises(any_server):
-    """Its page was fetched, and stays seen."""
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        (request,) = await passed(pages, scrapy.Request(A))
-        assert not dupefilter.request_seen(request)
-        downloads.process_request(request)
-        response = downloads.process_response(request, Response(A, request=request))
-        pages.process_spider_exception(response, KeyError())
-        pages_are_done(crawler)
-        assert await passed(pages, scrapy.Request(A)) == []
-
-    run(any_server, test)
-
-
-def test_a_redirect_that_was_seen_ends_there(any_server):
-    """The page that it leads to is left alone if the download of another page fails."""
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        one, two = await passed(pages, scrapy.Request(A), scrapy.Request(B))
-        assert [dupefilter.request_seen(each) for each in (one, two, redirected(one, B))] == [False, False, True]
-        copied = scrapy.Request(C, meta=one.meta, dont_filter=True)
-        downloads.process_request(copied)
-        downloads.process_exception(copied, OSError())
-        assert await passed(pages, scrapy.Request(A), scrapy.Request(B)) == []
-
-    run(any_server, test)
-
-
-def test_passed_without_the_dupefilter(any_server):
-    """A request that gets dont_filter after it was answered "new" stays seen as it is downloaded."""
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        (new,) = await passed(pages, scrapy.Request(A))
-        unfiltered = new.replace(dont_filter=True)
-        crawler.engine._slot.inprogress.add(unfiltered)
-        downloads.process_request(unfiltered)
-        pages_are_done(crawler)
-        assert await passed(pages, scrapy.Request(A)) == []
-
-    run(any_server, test)
-
-
-@pytest.mark.slow
-def test_redis_is_away_pause(make_server):
-    """While Redis is away the middleware waits, and the dupefilter waits once and leaves its question for later."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        (known,) = await passed(pages, scrapy.Request(A))
-        assert not dupefilter.request_seen(known)
-        server.kill()
-        later = [scrapy.Request(A), scrapy.Request(B)]
-        assert [dupefilter.request_seen(each) for each in later] == [False, False]
-        crawler.engine._slot.inprogress.update(later)
-        asked = [asyncio.ensure_future(downloads.process_request(each)) for each in later]
-        page = asyncio.ensure_future(passed(pages, scrapy.Request(A), scrapy.Request(C)))
-        done, _ = await asyncio.wait([page, *asked], timeout=0.5)
-        assert not done
-        server.start()
-        with pytest.raises(IgnoreRequest):
-            await asked[0]
-        await asked[1]
-        assert [each.url for each in await page] == [C]
-        assert dupefilter.request_seen(scrapy.Request(B))
-        assert crawler.stats.get_value("urifilter/errors") > 0
-
-    run(server, test, URIFILTER_TIMEOUT=0.5)
-
-
-@pytest.mark.slow
-def test_redis_is_away_pause_alone(make_server):
-    """A dupefilter alone keeps its requests, and the spider open, until Redis is back."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(crawler, dupefilter):
-        assert not dupefilter.request_seen(scrapy.Request(A))
-        server.kill()
-        later = [scrapy.Request(A), scrapy.Request(B)]
-        assert [dupefilter.request_seen(each) for each in later] == [True, True]
-        for each in later:
-            dupefilter.log(each, crawler.spider)
-        assert crawler.stats.get_value("dupefilter/filtered") is None
-        told = crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
-        assert any("DontCloseSpider" in repr(each) for _, each in told)
-        server.start()
-        while Judge.of(crawler).is_held(later[1]):
-            await asyncio.sleep(0.01)
-        assert crawler.stats.get_value("dupefilter/filtered") == 1
-        assert crawler.engine.scheduled == later[1:]
-
-    run(server, test, URIFILTER_TIMEOUT=0.5)
-
-
-@pytest.mark.slow
-def test_redis_is_away_pass(make_server):
-    """With "pass" requests go on without an answer, and at once after the first."""
-    server = make_server()
-
-    async def test(crawler, dupefilter):
-        downloads, pages = UriDownloaderMiddleware(crawler), UriSpiderMiddleware(crawler)
-        server.kill()
-        left = await passed(pages, scrapy.Request(A), scrapy.Request(A))
-        assert [dupefilter.request_seen(each) for each in left] == [False, False]
-        await downloads.process_request(left[0])
-        assert left[0].meta[META]["items"] == []
-        assert crawler.stats.get_value("urifilter/unasked") == 2
-
-    run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
-
-
-def test_redis_leaves_as_a_late_question_is_asked(any_server):
-    """With "pass" a page whose own address was not recorded gives back the addresses before it, and not its own."""
-
-    async def test(crawler, dupefilter):
-        downloads = UriDownloaderMiddleware(crawler)
-        judge = Judge.of(crawler)
-        judge.outcomes.note(["another"], Outcome.DROPPED)
-        late = scrapy.Request(A)
-        assert not dupefilter.request_seen(late)  # its answer would not be true any more
-        judge.link.ask = lambda items, _: asyncio.sleep(0, [Answer.PASS for _ in items])
-        await downloads.process_request(late)
-        return late.meta[META]["items"]
-
-    assert run(any_server, test, URIFILTER_ON_ERROR="pass") == []
-
-
-@pytest.mark.parametrize("name", ["_slot", "_slot.inprogress", "scraper.slot.active"])
-def test_a_scrapy_that_is_too_new(any_server, name):
-    """The crawl does not begin if a later Scrapy has another name for something that is needed."""
-    crawler = crawler_of(any_server)
-    *path, last = name.split(".")
-    holder = crawler.engine
-    for each in path:
-        holder = getattr(holder, each)
-    delattr(holder, last)
-    with pytest.raises(NotSupported, match=f"whose engine has no .*{name}.*: install Scrapy 2.13 to"):
-        asyncio.run(Judge.of(crawler).open())
-    assert not engine.is_closing(crawler)
+def test_the_url_of_a_request(any_server):
+    """With "url" the item is the canonical address; the method and the body tell other requests from it."""
+    key = Options.of(crawler_of(any_server, URIFILTER_KEY="url")).key
+    assert key(scrapy.Request(f"{A}?b=1&a=2#part")) == key(scrapy.Request(f"{A}?a=2&b=1")) == f"{A}?a=2&b=1"
+    others = [scrapy.Request(A, method="POST", body=body) for body in ("", "one", "two")]
+    others += [scrapy.Request(A, method="HEAD"), scrapy.Request(A, body="one"), scrapy.Request(A)]
+    assert len({key(each) for each in others}) == 6
+    assert key(others[0]) == f"POST {A}"
 
 
 def test_settings(any_server):
@@ -589,7 +191,14 @@ def test_settings(any_server):
     [
         ({"URIFILTER_ON_ERROR": "wait"}, "URIFILTER_ON_ERROR is one of pause, pass, close"),
         ({"URIFILTER_KEY": "uri"}, "URIFILTER_KEY is fingerprint, url, or a function"),
-        ({"URIFILTER_LAYOUT": "round"}, "layout is"),
+        ({"URIFILTER_LAYOUT": "round"}, "URIFILTER_LAYOUT: layout is"),
+        ({"URIFILTER_SEED": "x"}, "URIFILTER_SEED: "),
+        ({"URIFILTER_AGAIN_AFTER": "soon"}, "URIFILTER_AGAIN_AFTER: a period is"),
+        ({"URIFILTER_LARGE": "maybe"}, "URIFILTER_LARGE: "),
+        ({"URIFILTER_FAILED_CODES": "5xx"}, "URIFILTER_FAILED_CODES: .*5xx"),
+        ({"URIFILTER_CAPICITY": 5}, "URIFILTER_CAPICITY is no setting: URIFILTER_CAPACITY is meant"),
+        ({"URIFILTER_ON_ERRORS": "pass"}, "URIFILTER_ON_ERROR is meant"),
+        ({"URIFILTER_XYZ": 5}, "URIFILTER_XYZ is no setting: after URIFILTER_ comes AGAIN_AFTER, "),
         ({"URIFILTER_CAPACITY": "many"}, "URIFILTER_CAPACITY is a whole number and not 'many'"),
         ({"URIFILTER_NEAR_CACHE_SECONDS": "long"}, "URIFILTER_NEAR_CACHE_SECONDS is a number and not 'long'"),
         ({"URIFILTER_TIMEOUT": "0"}, "URIFILTER_TIMEOUT is a number of seconds above 0 and not 0"),
@@ -599,7 +208,74 @@ def test_settings(any_server):
 def test_impossible_settings(any_server, settings, said):
     """They are refused before the crawl begins, with the possible ones."""
     with pytest.raises(ValueError, match=said):
-        UriDupeFilter.from_crawler(crawler_of(any_server, **settings))
+        UriSpiderMiddleware.from_crawler(crawler_of(any_server, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"URIFILTER_REDIS_URL": "localhost"}, "URIFILTER_REDIS_URL"),
+        ({"URIFILTER_NEAR_CACHE": "-1"}, "URIFILTER_NEAR_CACHE"),
+        ({"URIFILTER_ROTATE": "sometimes"}, "URIFILTER_ROTATE"),
+    ],
+)
+def test_settings_that_cannot_be_opened(any_server, settings, said):
+    """They are refused, by their names, as the filter is opened."""
+    with pytest.raises(ValueError, match=said):
+        run(any_server, None, **settings)
+
+
+@pytest.mark.parametrize("key", ["fingerprint", "url", "test_scrapy_parts.without_query"])
+def test_key(any_server, key, monkeypatch):
+    """The item is the fingerprint's hex text, the address, or what a function makes of the request."""
+    if "." in key:
+        monkeypatch.setattr("urifilter_redis.scrapy.options.load_object", lambda _: without_query)
+    request = scrapy.Request(f"{A}?b=1")
+
+    async def test(parts):
+        await parts.fetched(await parts.begun(request))
+        return parts.crawler.request_fingerprinter.fingerprint(request).hex()
+
+    items = [run(any_server, test, URIFILTER_KEY=key), f"{A}?b=1", A]
+    assert seen(any_server, *items) == [
+        each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")
+    ]
+
+
+def without_query(request):
+    return request.url.partition("?")[0]
+
+
+@pytest.mark.parametrize("made", [{}, {"URIFILTER_CAPACITY": None}], ids=["settings", "as it is"])
+def test_a_filter_of_other_items(any_server, made):
+    """It remembers the key of the crawl that has made it, and refuses another; one that was made by hand takes any."""
+
+    async def test(parts): ...
+
+    run(any_server, test, URIFILTER_KEY="url", **made)
+    for other in ("fingerprint", without_query):
+        with pytest.raises(ConfigMismatch, match="that is 'url', and not '(finger|function)"):
+            run(any_server, test, URIFILTER_KEY=other, **made)
+    run(any_server, test, URIFILTER_KEY="url", **made)
+    UriFilter.create("other", redis=any_server.url, capacity=10_000).close()
+    for any_key in ("fingerprint", "url"):
+        run(any_server, test, URIFILTER_KEY=any_key, URIFILTER_NAME="other", **made)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_normalize_has_no_effect_on_fingerprints(any_server, exists):
+    """It is refused with the default key, of the settings and of a filter that is there; with "url" it works."""
+
+    async def test(parts):
+        return len(await parts.found(*(scrapy.Request(f"{scheme}://example.com/a") for scheme in ("https", "http"))))
+
+    made = {"URIFILTER_NORMALIZE": "loose"}
+    if exists:
+        UriFilter.create("news", redis=any_server.url, capacity=10_000, normalize="loose").close()
+        made = {"URIFILTER_CAPACITY": None}
+    with pytest.raises(ConfigMismatch if exists else ValueError, match="no effect on fingerprints"):
+        run(any_server, test, **made)
+    assert run(any_server, test, URIFILTER_KEY="url", **made) == 1
 
 
 def test_other_settings_than_the_filters(any_server):
@@ -608,19 +284,262 @@ def test_other_settings_than_the_filters(any_server):
     with pytest.raises(ConfigMismatch, match="layout"):
         run(any_server, None, URIFILTER_LAYOUT="blocked")
 
-    async def test(crawler, dupefilter):
-        return dupefilter.request_seen(scrapy.Request(A))
+    async def test(parts):
+        return len(await parts.found(scrapy.Request(A)))
 
-    assert run(any_server, test, URIFILTER_CAPACITY=None) is False
+    assert run(any_server, test, URIFILTER_CAPACITY=None) == 1
+
+
+def test_dropped_before_the_scheduler(any_server):
+    """Nobody is asked about a request that a signal's handler drops."""
+
+    def refuse(request):
+        if request.url == B:
+            raise IgnoreRequest
+
+    async def test(parts):
+        parts.crawler.signals.connect(refuse, signals.request_scheduled)
+        assert urls(await parts.found(scrapy.Request(A), scrapy.Request(B))) == [A]
+        return parts.item(scrapy.Request(B))
+
+    assert seen(any_server, run(any_server, test)) == [False]
+
+
+def test_a_closing_crawl_gives_back(any_server):
+    """All requests that wait for an answer, and in the scheduler's memory, are new again after the crawl."""
+
+    async def test(parts):
+        parts.crawler.engine.crawl(scrapy.Request(A))
+        await parts.answered()
+        parts.crawler.engine.crawl(scrapy.Request(B))
+        assert parts.scheduler.held == 1
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(any_server, *run(any_server, test)) == [False, False]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_queue_on_disk_keeps_what_waits(any_server, tmp_path, late):
+    """With JOBDIR the next crawl fetches it, and the addresses that led to it end with it."""
+
+    async def test(parts):
+        moved = redirected(await parts.begun(scrapy.Request(A)), B)
+        parts.crawler.engine.crawl(moved)
+        if not late:
+            await parts.answered()
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+
+    async def then(parts):
+        (request,) = parts.waiting()
+        assert request.url == B
+        await parts.failed(request, OSError())
+
+    items = run(any_server, test, JOBDIR=str(tmp_path))
+    assert seen(any_server, *items) == [True, True]
+    run(any_server, then, JOBDIR=str(tmp_path))
+    assert seen(any_server, *items) == [False, False]
+
+
+def test_closed_as_it_asks(make_server):
+    """Items that the filter inserts as the spider closes are given back."""
+    server = make_server()
+
+    async def main():
+        crawler = crawler_of(server)
+        async with opened(crawler) as parts:
+            await parts.fetched(await parts.begun(scrapy.Request(A)))  # the server has the script from here
+            server.suspend()
+            crawler.engine.crawl(scrapy.Request(B))
+            await asyncio.sleep(0.1)  # it is sent
+            closing = asyncio.ensure_future(maybe_deferred_to_future(parts.scheduler.close("finished")))
+            await asyncio.sleep(0)
+            server.resume()
+            await closing
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(server, *asyncio.run(main())) == [True, False]
+
+
+def test_a_start_that_goes_on_as_the_spider_closes(any_server):
+    """Requests that reach the scheduler too late to be fetched stay new."""
+
+    async def main():
+        crawler = crawler_of(any_server)
+        async with opened(crawler) as parts:
+            await maybe_deferred_to_future(parts.scheduler.close("finished"))
+            assert await parts.found(scrapy.Request(A)) == []
+        return parts.item(scrapy.Request(A))
+
+    assert seen(any_server, asyncio.run(main())) == [False]
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_lost(any_server):
+    """It is asked for again, and the request is fetched once."""
+    with Proxy(any_server.port) as proxy:
+
+        async def test(parts):
+            await parts.fetched(await parts.begun(scrapy.Request(A)))
+            proxy.plan = lambda _: Fault.CUT_AFTER
+            parts.crawler.engine.crawl(scrapy.Request(B))
+            while not parts.stats.get_value("urifilter/errors"):
+                await asyncio.sleep(0.01)
+            proxy.plan = never
+            await parts.answered()
+            assert urls(parts.waiting()) == [B]
+
+        run(any_server, test, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+
+
+@pytest.mark.parametrize("how", ["exception", "status", "callback", "pipeline", "vanished", "half-way"])
+def test_a_failed_page_is_new_again(any_server, how):
+    """It is not asked about again in this crawl; after it, it and all that redirected to it are new, and no others."""
+
+    async def test(parts):
+        first, fetched = sorted(await parts.found(scrapy.Request(A), scrapy.Request("https://example.com/z")), key=str)
+        await parts.fetched(fetched, status=404)
+        (middle,) = await parts.found(redirected(first, B))
+        (last,) = await parts.found(redirected(middle, C))
+        (retry,) = await parts.found(last.replace(dont_filter=True))
+        if how == "exception":
+            await parts.failed(retry, OSError())
+        elif how == "status":
+            await parts.fetched(retry, status=503)
+        elif how in {"callback", "half-way"}:
+            await parts.fetched(retry, *([{"an": "item"}] if how == "half-way" else []), KeyError())
+        elif how == "pipeline":
+            response = parts.response(retry)
+            await parts.yielded(response, {"an": "item"})
+            told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
+            parts.crawler.signals.send_catch_log(signals.item_error, **told)
+        assert not await parts.idle()  # by then a request that vanished has failed
+        requests = [scrapy.Request(each) for each in (A, B, C, fetched.url)]
+        assert await parts.found(*requests) == []
+        return [parts.item(each) for each in requests]
+
+    assert seen(any_server, *run(any_server, test)) == [False, False, False, True]
+
+
+@pytest.mark.parametrize("signal", [signals.item_scraped, signals.item_dropped])
+def test_items_that_are_handled(any_server, signal):
+    """An item that is dropped is no failure of its page."""
+
+    async def test(parts):
+        response = parts.response(await parts.begun(scrapy.Request(A)))
+        await parts.yielded(response, {"an": "item"})
+        told = {"item": {}, "response": response, "spider": None, "exception": DropItem("")}
+        parts.crawler.signals.send_catch_log(signal, **told)
+        return parts.item(response.request)
+
+    assert seen(any_server, run(any_server, test)) == [True]
+
+
+@pytest.mark.parametrize("how", ["seen", "off the site", "itself"])
+def test_a_redirect_that_ends(any_server, how):
+    """The address that redirected there was fetched, and stays seen."""
+
+    def offsite(request):
+        if request.url == C:
+            raise IgnoreRequest
+
+    async def test(parts):
+        parts.crawler.signals.connect(offsite, signals.request_scheduled)
+        one, two = sorted(await parts.found(scrapy.Request(A), scrapy.Request(B)), key=str)
+        await parts.fetched(two)
+        assert await parts.found(redirected(one, {"seen": B, "off the site": C, "itself": A}[how])) == []
+        assert not await parts.idle()
+        assert parts.crawl.outcomes.failed == {}
+        return [parts.item(scrapy.Request(each)) for each in (A, B, C)]
+
+    assert seen(any_server, *run(any_server, test)) == [True, True, False]
+
+
+@pytest.mark.slow
+def test_redis_is_away_pause(make_server):
+    """Requests wait, and the spider stays open, until Redis is back."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        await parts.fetched(await parts.begun(scrapy.Request(A)))
+        server.kill()
+        for url in (A, B, B):
+            parts.crawler.engine.crawl(scrapy.Request(url))
+        while not parts.crawl.link.away:
+            await asyncio.sleep(0.01)
+        parts.crawler.engine.crawl(scrapy.Request(C))
+        assert parts.scheduler.has_pending_requests()
+        assert parts.waiting() == []
+        server.start()
+        await parts.answered()
+        assert sorted(urls(parts.waiting())) == [B, C]
+
+    run(server, test, URIFILTER_TIMEOUT=0.5)
+
+
+@pytest.mark.slow
+def test_no_more_pages_are_read(make_server):
+    """While 10,000 requests wait for Redis, other pages are not read; then all of them are asked about."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        first = parts.response(await parts.begun(scrapy.Request(A)))
+        server.kill()
+        for number in range(MOST_HELD):
+            parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
+        page = asyncio.ensure_future(parts.yielded(first, scrapy.Request(B)))
+        start = asyncio.ensure_future(parts.started(scrapy.Request(C)))
+        while not parts.crawl.link.away:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert parts.scheduler.held == MOST_HELD
+        server.start()
+        await asyncio.gather(page, start)
+        assert parts.stats.get_value("urifilter/new") == MOST_HELD + 3
+
+    run(server, test, URIFILTER_TIMEOUT=0.5, URIFILTER_CAPACITY=100_000)
+
+
+@pytest.mark.slow
+def test_redis_is_away_pass(make_server):
+    """With "pass" requests go on unasked, once each; what was fetched is recorded, and what waits is asked about."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def test(parts):
+        server.kill()
+        good, bad = sorted(await parts.found(*map(scrapy.Request, (A, A, B))), key=str)
+        await parts.fetched(good)
+        await parts.failed(bad, OSError())
+        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
+        parts.crawler.engine.crawl(scrapy.Request(C))
+        await parts.answered()
+        assert parts.stats.get_value("urifilter/unasked") == 3
+        server.start()
+        while parts.crawl.link.away:
+            await asyncio.sleep(0.01)
+        with UriFilter.open("news", redis=server.url) as news:
+            news.insert(parts.item(scrapy.Request(C)))
+        assert parts.waiting() == []
+        await parts.answered()
+        assert parts.waiting() == []
+        return [parts.item(scrapy.Request(each)) for each in (A, B, C)]
+
+    items = run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
+    assert seen(server, *items) == [True, False, True]
+
+
+def test_the_place_of_the_middleware():
+    """A crawl warns of a spider middleware that is nearer to the engine, and drops what ours has noted."""
+    assert misplaced({"UriSpiderMiddleware": 10, "DepthMiddleware": 900}) is None
+    assert misplaced({"UriSpiderMiddleware": 900, "HttpErrorMiddleware": 50}) == "HttpErrorMiddleware"
 
 
 @pytest.mark.slow
 def test_nothing_is_left_of_a_crawl(any_server):
     """A process may run any number of crawls."""
 
-    async def test(crawler, dupefilter):
-        UriSpiderMiddleware(crawler), UriDownloaderMiddleware(crawler)
+    async def test(parts):
+        await parts.fetched(await parts.begun(scrapy.Request(A)))
 
     run(any_server, test)
     gc.collect()
-    assert [each for each in gc.get_objects() if isinstance(each, Judge)] == []
+    assert [each for each in gc.get_objects() if isinstance(each, Crawl)] == []

@@ -1,7 +1,8 @@
 """A crawl by Scrapy in a process of its own: ``python scrapy_crawl.py JSON`` prints its stats as JSON.
 
 The JSON has ``url``, the addresses to start from; ``settings``, of Scrapy; ``domains`` and ``spider``, one of those
-below, for the spider; and ``together``: a folder, and the number of crawls that have to be there before each begins.
+below or in ``scrapy_spiders``, for the spider; ``together``: a folder, and the number of crawls that have to be there
+before each begins; and ``count``, of spiders in this process, each with its share of the addresses.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 class Crawl:
     """A crawl that runs; ``stats`` waits for its end."""
 
-    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, **settings) -> None:
+    def __init__(self, *urls: str, spider: str = "Follow", domains=(), together=None, count=1, **settings) -> None:
         given = {"url": urls, "spider": spider, "domains": domains, "together": together, "settings": settings}
+        given["count"] = count
         descriptor, name = tempfile.mkstemp(prefix="uf-crawl-")
         self._log = pathlib.Path(name)
         self._process = subprocess.Popen(
@@ -60,8 +62,10 @@ class Crawl:
 def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missing where tests are collected
     import scrapy
     from scrapy.crawler import CrawlerProcess
-    from scrapy.exceptions import IgnoreRequest
+    from scrapy.exceptions import DropItem, IgnoreRequest
     from scrapy.utils.defer import maybe_deferred_to_future
+
+    from tests.support import scrapy_spiders
 
     given, raised = json.loads(sys.argv[1]), set()
 
@@ -86,6 +90,43 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
             if isinstance(response, scrapy.http.HtmlResponse):
                 yield from response.follow_all(css="a[href^='.'], a[href$='html'], a[href*='part'], a[href*='html#']")
                 yield from response.follow_all(css="a[href^='http']")
+
+    class Finds(Follow):
+        """Finds its addresses on a page that it starts with, and follows all links; of the same name, and so queue."""
+
+        async def start(self):
+            yield scrapy.Request("data:,start", self.found, dont_filter=True)
+
+        def found(self, response):
+            yield from map(scrapy.Request, given["url"])
+
+    class Unfiltered(Follow):
+        """Starts as ``start_urls`` does."""
+
+        name, start_urls = "unfiltered", given["url"]
+        start = scrapy.Spider.start
+
+    class NoFilter(Follow):
+        """Follows all links, without end."""
+
+        name = "no_filter"
+
+        def parse(self, response, **_):
+            for each in super().parse(response):
+                yield each.replace(dont_filter=True)
+
+    class Sitemap(scrapy.spiders.SitemapSpider):
+        """Fetches the pages of a sitemap; those that link to other sitemaps are fetched each time."""
+
+        name, sitemap_urls = "sitemap", given["url"]
+
+        def _parse_sitemap(self, response):
+            for request in super()._parse_sitemap(response):
+                if request.callback == self._parse_sitemap:
+                    request.meta["urifilter"] = "again"
+                yield request
+
+        def parse(self, response, **_): ...
 
     class CopyMeta(Follow):
         """Gives its pages' meta to all their links."""
@@ -114,6 +155,25 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
             """The first links, and an exception."""
             yield from list(super().parse(response))[:2]
             raise KeyError("in the middle")
+
+    class Items(Follow):
+        """Yields an item of each page, and follows all links."""
+
+        name = "items"
+
+        def parse(self, response, **_):
+            yield {"url": response.url}
+            yield from super().parse(response)
+
+    class Picky:
+        """A pipeline that raises for the items of bad pages, and drops those of dull ones."""
+
+        def process_item(self, item, spider=None):
+            if "bad" in item["url"]:
+                raise KeyError("bad")
+            if "dull" in item["url"]:
+                raise DropItem("dull")
+            return item
 
     class Endless(Follow):
         """Starts, and waits for ever; it is closed from outside."""
@@ -171,13 +231,15 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         "DOWNLOAD_DELAY": 0,
         "CLOSESPIDER_TIMEOUT": 100,
     }
-    ours = {"Drop": Drop, "Refuse": Refuse}
-    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS"):
+    ours = {"Drop": Drop, "Refuse": Refuse, "Picky": Picky}
+    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS", "ITEM_PIPELINES"):
         named = given["settings"].get(name, {})
         given["settings"][name] = {ours.get(each, each): order for each, order in named.items()}
     process = CrawlerProcess(settings | given["settings"])
-    crawler = process.create_crawler(locals()[given["spider"]])
-    process.crawl(crawler)
+    spider = locals().get(given["spider"]) or getattr(scrapy_spiders, given["spider"])
+    for n in range(given["count"]):
+        crawler = process.create_crawler(spider)
+        process.crawl(crawler, urls=given["url"][n :: given["count"]], allowed_domains=given["domains"])
     process.start()
     os.write(1, json.dumps(crawler.stats.get_stats(), default=str).encode())
 

@@ -1,78 +1,170 @@
-"""The parts for Scrapy by themselves, with as much of an engine as they see. Import this only where Scrapy is."""
+"""The parts for Scrapy with as much of an engine as they see. Import this only where Scrapy is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from types import SimpleNamespace
 
 import scrapy
 from scrapy import signals
-from scrapy.core.scraper import Slot
+from scrapy.exceptions import CloseSpider, DontCloseSpider, IgnoreRequest
 from scrapy.http import Response
 from scrapy.utils.defer import maybe_deferred_to_future
 from scrapy.utils.test import get_crawler
+from twisted.python.failure import Failure
 
 from urifilter_redis import UriFilter
-from urifilter_redis.scrapy import UriDupeFilter
+from urifilter_redis.scrapy import UriDupeFilter, UriFilterScheduler, UriSpiderMiddleware
+from urifilter_redis.scrapy.crawl import Crawl
 
 A, B, C = (f"https://example.com/{each}" for each in "abc")
 
 
 def crawler_of(server, spider=scrapy.Spider, **settings):
-    given = {"URIFILTER_REDIS_URL": server.url, "URIFILTER_CAPACITY": 10_000, "URIFILTER_NAME": "news"} | settings
-    crawler = get_crawler(spider, given)
+    queue = "scrapy.pqueues.ScrapyPriorityQueue"  # the default asks the downloader
+    given = {"URIFILTER_REDIS_URL": server.url, "URIFILTER_CAPACITY": 10_000, "URIFILTER_NAME": "news"}
+    crawler = get_crawler(
+        spider, given | {"SCHEDULER_PRIORITY_QUEUE": queue, "DUPEFILTER_CLASS": UriDupeFilter} | settings
+    )
     crawler.spider = crawler._create_spider("spider")
     crawler.engine = Engine(crawler)
     return crawler
 
 
 class Engine:
-    """As much of Scrapy's engine as the parts see: no page is done before ``pages_are_done`` says so."""
+    """As much of Scrapy's engine as the parts see."""
 
     def __init__(self, crawler):
-        self.spider, self.scheduled, self._signals = crawler.spider, [], crawler.signals
-        self.scraper = SimpleNamespace(slot=Slot())
-        self.downloader = SimpleNamespace(middleware=SimpleNamespace(middlewares=()))
-        nextcall = SimpleNamespace(schedule=lambda: None)
-        self._slot = SimpleNamespace(closing=None, inprogress=set(), scheduler=None, nextcall=nextcall)
-
-    def keep_in_memory(self, request):
-        """Have a scheduler with this request in its queue in memory."""
-        self._slot.scheduler = SimpleNamespace(mqs=SimpleNamespace(pop=iter([request, None]).__next__))
-
-    def begin_closing(self):
-        self._slot.closing = True
+        self.spider, self.running, self.scheduler, self._send = (
+            crawler.spider,
+            True,
+            None,
+            crawler.signals.send_catch_log,
+        )
+        self.reason = None
 
     def crawl(self, request):
-        self._signals.send_catch_log(signals.request_scheduled, request=request, spider=self.spider)
-        if not UriDupeFilter.from_spider(self.spider).request_seen(request):
-            self.scheduled.append(request)
+        told = {"request": request, "spider": self.spider}
+        answers = self._send(signals.request_scheduled, dont_log=IgnoreRequest, **told)
+        refused = any(isinstance(each, Failure) and each.check(IgnoreRequest) for _, each in answers)
+        if not refused and not self.scheduler.enqueue_request(request):
+            self._send(signals.request_dropped, **told)
+
+    async def close_spider_async(self, *, reason):
+        self.reason = reason
 
 
-def pages_are_done(crawler):
-    crawler.engine.scraper.slot.active.clear()
-    crawler.signals.send_catch_log(signals.spider_idle, spider=crawler.spider)
+class Parts:
+    """The parts of one crawl, and how a request goes through them."""
+
+    def __init__(self, crawler):
+        self.crawler, self.stats = crawler, crawler.stats
+        self.middleware = UriSpiderMiddleware.from_crawler(crawler)
+        self.scheduler = crawler.engine.scheduler = UriFilterScheduler.from_crawler(crawler)
+        self.crawl = Crawl.of(crawler)
+
+    async def answered(self):
+        """All that was enqueued is answered, and what is told in the background is told."""
+        while self.scheduler.held:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        await self.crawl.outcomes.settle()
+
+    def waiting(self):
+        """The requests that wait for their download; it begins."""
+        return list(iter(self.scheduler.next_request, None))
+
+    async def found(self, *requests):
+        """The requests whose download begins, of some that the engine is given."""
+        for each in requests:
+            self.crawler.engine.crawl(each)
+        await self.answered()
+        return self.waiting()
+
+    async def begun(self, request):
+        """The download of a request that is new."""
+        (new,) = await self.found(request)
+        return new
+
+    async def started(self, *requests):
+        """The requests whose download begins, of a start()."""
+
+        async def start():
+            for each in requests:
+                yield each
+
+        return await self.found(*[each async for each in self.middleware.process_start(start())])
+
+    def response(self, request, status=200):
+        """There is a page."""
+        response = Response(request.url, status=status, request=request)
+        self.middleware.process_spider_input(response)
+        return response
+
+    async def yielded(self, response, *output):
+        """What the callback of a page yields goes through the middleware; requests reach the engine after it."""
+
+        async def result():
+            for each in output:
+                if isinstance(each, Exception):
+                    self.middleware.process_spider_exception(response, each)
+                    raise each
+                yield each
+
+        passed = []
+        with contextlib.suppress(KeyError, CloseSpider):
+            async for each in self.middleware.process_spider_output(response, result()):
+                passed.append(each)  # noqa: PERF401 - kept if it raises
+        for each in passed:
+            if isinstance(each, scrapy.Request):
+                self.crawler.engine.crawl(each)
+        await self.answered()
+
+    async def fetched(self, request, *output, status=200):
+        """The page of a request, from its download to its end."""
+        await self.yielded(self.response(request, status), *output)
+
+    async def failed(self, request, error):
+        """The download of a request ends with an error, after all middlewares."""
+        assert request.errback(Failure(error)).value is error
+        await self.answered()
+
+    async def idle(self):
+        """Whether the spider stays open, after as many looks as it takes."""
+        while True:
+            told = self.crawler.signals.send_catch_log(
+                signals.spider_idle, spider=self.crawler.spider, dont_log=DontCloseSpider
+            )
+            await self.answered()
+            if not any(isinstance(getattr(each, "value", None), DontCloseSpider) for _, each in told):
+                return False
+            looked = self.crawl.reclaiming._task
+            done, _ = await asyncio.wait([looked], timeout=0.5) if looked else ({1}, None)
+            await self.answered()
+            if not done or self.scheduler.has_pending_requests():
+                return True
+
+    def item(self, request):
+        return self.crawl.item(request)
 
 
 @contextlib.asynccontextmanager
 async def opened(crawler):
-    """A dupefilter that is open."""
-    dupefilter = UriDupeFilter.from_crawler(crawler)
-    await maybe_deferred_to_future(dupefilter.open())
+    """The parts of a crawl, open."""
+    parts = Parts(crawler)
+    await maybe_deferred_to_future(parts.scheduler.open(crawler.spider))
     try:
-        yield dupefilter
+        yield parts
     finally:
-        await maybe_deferred_to_future(dupefilter.close("finished"))
+        await maybe_deferred_to_future(parts.scheduler.close("finished"))
 
 
 def run(server, test, **settings):
-    """Run an async test of a crawler and its open dupefilter."""
+    """Run an async test of the parts of a crawl."""
 
     async def main():
-        crawler = crawler_of(server, **settings)
-        async with opened(crawler) as dupefilter:
-            return await test(crawler, dupefilter)
+        async with opened(crawler_of(server, **settings)) as parts:
+            return await test(parts)
 
     return asyncio.run(main())
 
@@ -82,19 +174,7 @@ def seen(server, *items) -> list[bool]:
         return news.contains_many(items)
 
 
-async def passed(middleware, *requests, page=A):
-    """What the spider middleware lets pass of a page."""
-
-    async def result():
-        for each in requests:
-            yield each
-
-    response = Response(page, request=scrapy.Request(page))
-    middleware._crawler.engine.scraper.slot.active.add(response.request)
-    return [each async for each in middleware.process_spider_output(response, result())]
-
-
-def redirected(request, url):
+def redirected(request, url, **more):
     """The request that Scrapy's redirect makes."""
     urls = [*request.meta.get("redirect_urls", []), request.url]
-    return request.replace(url=url, meta=request.meta | {"redirect_urls": urls})
+    return request.replace(url=url, meta=request.meta | {"redirect_urls": urls}, **more)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Self
@@ -25,13 +27,17 @@ PYTHON_DOC = Path("/usr/share/doc/python3.11/html")
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its status (0: the server hangs up), the address it redirects to, and its links as they are written."""
+    """A page: its status (0: the server hangs up), the address it redirects to, and its links as they are written.
+
+    ``file`` or ``text`` is its body instead.
+    """
 
     path: str
     status: int = 200
     location: str | None = None
     links: tuple[str, ...] = ()
     file: Path | None = None
+    text: str | None = None
 
     @property
     def fails(self) -> bool:
@@ -41,6 +47,8 @@ class Page:
     def body(self) -> bytes:
         if self.file is not None:
             return self.file.read_bytes()
+        if self.text is not None:
+            return self.text.encode()
         links = "".join(f'<li><a href="{each}">to {each}</a></li>\n' for each in self.links)
         head = f"<!DOCTYPE html><html><head><title>{self.path}</title></head>"
         return f"{head}<body><ul>\n{links}</ul></body></html>".encode()
@@ -89,6 +97,13 @@ def _path(number: int) -> str:
 START = _path(0)
 
 
+def star(count: int, *links: str, more: tuple[Page, ...] = ()) -> dict[str, Page]:
+    """Return a first page that links to ``count`` pages, each of which has the same links; and more pages."""
+    leaves = [Page(f"/leaf{number}.html", links=links) for number in range(count)]
+    first = Page("/index.html", links=tuple(each.path for each in leaves))
+    return {each.path: each for each in (first, *leaves, *more)}
+
+
 def of_folder(folder: Path) -> dict[str, Page]:
     """Return the pages of a folder of HTML files by their paths; a link to a missing file is a page with status 404."""
     pages, ahead = {}, ["/index.html"]
@@ -124,18 +139,29 @@ class Served:
 
     Args:
         folder: serve these files; None: the generated site.
+        pages: serve these pages, of which /index.html is the first.
         count: the number of generated pages.
         mended: pages that fail answer status 200 instead.
         delay: seconds before each answer.
     """
 
     def __init__(
-        self, folder: Path | None = None, *, count: int = 2000, mended: bool = False, delay: float = 0, port: int = 0
+        self,
+        folder: Path | None = None,
+        *,
+        pages: dict[str, Page] | None = None,
+        count: int = 2000,
+        mended: bool = False,
+        delay: float = 0,
+        port: int = 0,
     ) -> None:
-        self.pages = generated(count) if folder is None else of_folder(folder)
-        self.start = START if folder is None else "/index.html"
-        options = [f"--count={count}", f"--delay={delay}", f"--port={port}", *(["--mended"] if mended else [])]
-        self._options = options if folder is None else [*options, f"--folder={folder}"]
+        self.pages = pages or (generated(count) if folder is None else of_folder(folder))
+        self.start = START if folder is None and pages is None else "/index.html"
+        self._options = [f"--count={count}", f"--delay={delay}", f"--port={port}", *(["--mended"] if mended else [])]
+        if folder is not None:
+            self._options.append(f"--folder={folder}")
+        if pages is not None:
+            self._options.append(f"--pages={json.dumps([asdict(each) for each in pages.values()])}")
 
     def __enter__(self) -> Self:
         with tempfile.NamedTemporaryFile(prefix="site-", suffix=".log", delete=False) as log:
@@ -161,9 +187,20 @@ class Served:
         return f"http://{host}:{self.port}{self.start if path is None else path}"
 
     def fetched(self, host: str | None = None) -> list[str]:
-        """The path of each request so far, in order; of all hosts, or of one."""
+        """The path of each request so far, in order; of all hosts, or of one.
+
+        Before it stands a method other than GET, and behind it the body and the cookies.
+        """
         lines = (line.split(" ", 1) for line in self.log.read_text().splitlines())
         return [path for name, path in lines if host is None or name.partition(":")[0] == host]
+
+    def counts(self) -> Counter[str]:
+        """How often each path was requested; a page that hangs up once.
+
+        Twisted asks for such a page once more by itself if it had used the connection before.
+        """
+        hang_up = {path for path, page in self.pages.items() if page.status == 0}
+        return Counter(each for each in self.fetched() if each not in hang_up) + Counter(hang_up & {*self.fetched()})
 
 
 async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, mended: bool) -> None:
@@ -171,9 +208,12 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.decode("latin-1").split("\r\n")
-                path = urlsplit(lines[0].split(" ")[1]).path
-                host = next((each[5:].strip() for each in lines if each.lower().startswith("host:")), "")
-                os.write(log, f"{host} {path}\n".encode())
+                method, path = lines[0].split(" ")[0], urlsplit(lines[0].split(" ")[1]).path
+                fields = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines[1:])}
+                body = await reader.readexactly(int(fields.get("content-length", 0)))
+                more = [each for each in (body.decode("latin-1"), fields.get("cookie")) if each]
+                told = " ".join([*([method] if method != "GET" else []), path, *more])
+                os.write(log, f"{fields.get('host', '')} {told}\n".encode())
                 if delay:
                     await asyncio.sleep(delay)
                 page = pages.get(path, Page(path, 404))
@@ -181,7 +221,8 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
                     page = Page(path)
                 if page.status == 0:
                     break
-                writer.write(_answer(page))
+                answered = _answer(page)
+                writer.write(answered if method != "HEAD" else answered[: answered.index(b"\r\n\r\n") + 4])
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is done
         finally:
@@ -196,8 +237,10 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
 def _answer(page: Page) -> bytes:
     body = page.body()
     location = f"Location: {page.location}\r\n" if page.location else ""
-    suffix = page.file.suffix if page.file else ".html"
-    kind = "text/html; charset=utf-8" if suffix == ".html" else "text/plain; charset=utf-8"
+    suffix = page.file.suffix if page.file else Path(page.path).suffix
+    kind = {".xml": "application/xml", ".txt": "text/plain; charset=utf-8"}.get(suffix, "text/html; charset=utf-8")
+    if page.file and suffix != ".html":
+        kind = "text/plain; charset=utf-8"
     head = f"HTTP/1.1 {page.status} Said\r\nContent-Type: {kind}\r\n{location}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -205,6 +248,7 @@ def _answer(page: Page) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a site to crawl; the port is the first line of the output.")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--pages", type=json.loads)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--delay", type=float, default=0)
     parser.add_argument("--port", type=int, default=0)
@@ -212,6 +256,8 @@ def main() -> None:
     parser.add_argument("--mended", action="store_true")
     given = parser.parse_args()
     pages = generated(given.count) if given.folder is None else of_folder(given.folder)
+    if given.pages is not None:
+        pages = {each["path"]: Page(**each) for each in given.pages}
     log = os.open(given.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     asyncio.run(_serve(pages, log, given.delay, given.port, mended=given.mended))
 

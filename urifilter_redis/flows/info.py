@@ -184,7 +184,7 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.items for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed"}},
+        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
         format=FORMAT,
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,

@@ -57,12 +57,12 @@ TRIES = 20
 
 
 @on_a_checked_server
-def create(session: Session, settings: Settings, *, large: bool = False) -> Flow[Config]:
+def create(session: Session, settings: Settings, *, large: bool = False, items: str | None = None) -> Flow[Config]:
     """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
     The first creator chooses the uid and the seed for all: in shard 0, or in the archive if there is one. The attempt
     is repeated if other processes drop or create the filter meanwhile. ``large``: the filter may leave the server too
-    little free memory.
+    little free memory. ``items``: what its items are.
 
     Raises:
         ConfigMismatch: the filter exists with other settings.
@@ -81,7 +81,7 @@ def create(session: Session, settings: Settings, *, large: bool = False) -> Flow
                 session.learn(meta).check(settings, session.where)
                 yield from _finish_making(session, meta)
             else:
-                yield from _make_anew(session, settings, large=large)
+                yield from _make_anew(session, settings, large=large, items=items)
             yield from keep_listed(session)
         except ServerUnavailable:
             raise
@@ -219,12 +219,12 @@ def _finish_making(session: Session, meta: dict[str, str]) -> Flow[None]:
         yield from ensure(session)
 
 
-def _make_anew(session: Session, settings: Settings, *, large: bool) -> Flow[None]:
+def _make_anew(session: Session, settings: Settings, *, large: bool, items: str | None) -> Flow[None]:
     """Make a filter of which Redis has nothing, from the registration in the archive if there is one."""
     backend, name = session.backend, session.keys.name
     config, new = (yield from registered(backend, name)) if backend else None, False
     if config is None:
-        wanted = Config.new(settings, backend.shown if backend else None)
+        wanted = Config.new(settings, backend.shown if backend else None, items)
         yield Work("note", functools.partial(registry.check_unknown, session))
         yield from check_no_leftovers(session, wanted)
         yield from check_room(session, settings, large=large)

@@ -138,6 +138,7 @@ class Config(Shape):
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: where checkpoints and rolling's closed slices are: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
+        items: what the items are, as the creator named it (``fingerprint``, ``url``); None: it is not known.
 
     Example:
         >>> news.config.k
@@ -154,14 +155,16 @@ class Config(Shape):
     hash: str
     seed: str = field(repr=False)
     archive: str | None = None
+    items: str | None = None
 
     @classmethod
-    def new(cls, settings: Settings, archive: str | None = None) -> Config:
+    def new(cls, settings: Settings, archive: str | None = None, items: str | None = None) -> Config:
         """Make the configuration of a new filter: choose its geometry, seed and uid.
 
         Args:
             settings: the wanted settings.
             archive: the address of an archive outside Redis; None: there is none.
+            items: what the items are; None: it is not known.
         """
         sizing = size_first(settings)
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
@@ -171,6 +174,7 @@ class Config(Shape):
             units=sizing.units,
             bytes=sizing.slice_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
+            items=items,
             **asked,
         )
 

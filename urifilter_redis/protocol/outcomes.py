@@ -39,6 +39,7 @@ __all__ = [
     "is_away",
     "is_readonly",
     "late_at",
+    "needs_mending",
     "node_of",
     "nonsense",
     "text_in",
@@ -178,6 +179,9 @@ _ADVICE = {
     "TRYAGAIN": _MOVING,
 }
 
+#: The words of what a server refuses until its users, or the caller's address of it, are changed.
+_UNTIL_MENDED = ("NOPERM", "NOAUTH", "WRONGPASS", "NOPASS")
+
 _NO_DATABASE = "the server has no database of this number (a Redis Cluster has 0 only): end the URL with /0"
 
 # redis-py drops the first word of these errors and makes it the class.
@@ -267,6 +271,12 @@ def _on_connecting(error: Exception) -> str:
         return _ADVICE[_word(error)]
     refused = isinstance(error, ResponseError) and re.search("DB index|SELECT is not allowed", str(error))
     return _NO_DATABASE if refused else ""
+
+
+def needs_mending(error: UriFilterError) -> bool:
+    """Whether a server refused because of the user, the password, a right or the database: it would do so again."""
+    told = [_UNCHANGED.split(_ADVICE[word])[0] for word in _UNTIL_MENDED]
+    return any(each in str(error) for each in (*told, _NO_DATABASE))
 
 
 def forbids_key(outcome: Any) -> bool:

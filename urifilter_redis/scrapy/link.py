@@ -1,39 +1,75 @@
-"""The link of a crawl to its filter: its questions, and what is done while Redis is away."""
+"""The link of a crawl to its filter: its calls, and what is done while Redis is away."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import functools
 import logging
-import secrets
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from urifilter_redis.errors import AnswerLost, Restoring, ServerUnavailable, UriFilterError
-from urifilter_redis.scrapy.clients import Clients
+from urifilter_redis.aio import AsyncUriFilter
+from urifilter_redis.engine.rotation_timer import RotationTimer
+from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.protocol.claims import PARKED
+from urifilter_redis.protocol.outcomes import needs_mending
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from scrapy.statscollectors import StatsCollector
 
+    from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.engine.holdings import Claim, Outstanding
-    from urifilter_redis.scrapy.clients import Step
-    from urifilter_redis.scrapy.ending import Ending
     from urifilter_redis.scrapy.options import Options
 
-__all__ = ["Answer", "Link"]
+__all__ = ["COMMIT", "FORGET", "RECORD", "Answer", "Ending", "Link"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+#: A call, given the error of an earlier attempt.
+_Step = Callable[[UriFilterError | None], Awaitable[list[bool]]]
 
 #: Seconds between two looks whether Redis is back, or the spider closes.
 PAUSE = 0.25
 
 #: Seconds after which the server may have removed the record of a call, so that its answer cannot be had any more.
 RECORDED = 600
+
+#: Seconds for which nobody gets an item that is released in order to be forgotten.
+_HIDDEN = 60
+
+#: What the log says that a crawl does then.
+_WHILE_AWAY = {
+    "pause": "requests wait until it is back",
+    "pass": "requests go on without being asked about",
+    "close": "the spider closes",
+}
+
+
+class Ending(NamedTuple):
+    """One way in which items end.
+
+    Attributes:
+        command: ``forget`` makes items new again; ``record`` inserts those of pages that were fetched without a
+            question; ``commit``, ``give_up`` and ``release`` end claims.
+        delay: release: seconds before the items are offered again.
+        failed: release: whether a failure of each item is counted.
+        reason: give_up: the reason.
+    """
+
+    command: Literal["forget", "record", "commit", "give_up", "release"]
+    delay: float = 0
+    failed: bool = False
+    reason: str = ""
+
+
+FORGET, RECORD, COMMIT = Ending("forget"), Ending("record"), Ending("commit")
 
 
 class Answer(enum.Enum):
@@ -42,153 +78,184 @@ class Answer(enum.Enum):
     Attributes:
         NEW: the filter says "new" and has the item from now on.
         SEEN: the filter says "seen".
+        AGAIN: the filter says "seen", and the page is fetched all the same.
         ASK: the filter was not asked. It has to be asked before the download.
-        DOUBT: the filter may have inserted the item, and the answer did not arrive. This link can ask for it again.
         PASS: the filter was not asked, and the request goes on (``URIFILTER_ON_ERROR = "pass"``).
     """
 
     NEW = "new"
     SEEN = "seen"
+    AGAIN = "again"
     ASK = "ask"
-    DOUBT = "doubt"
     PASS = "pass"  # noqa: S105 - no password
 
 
-#: The errors of a server that will be back.
-_AWAY = (ServerUnavailable, Restoring)
-
-
 class Link:
-    """Asks the filter, and waits for it while Redis is away.
-
-    Args:
-        options: the crawl's settings.
-        stats: the crawl's stats.
-        closing: says whether the spider is closing.
-        close_spider: closes the spider, given a reason.
-    """
+    """Inserts or claims items, as the settings say, and ends them; waits while Redis is away."""
 
     def __init__(
-        self,
-        options: Options,
-        stats: StatsCollector,
-        closing: Callable[[], bool],
-        close_spider: Callable[[str], object],
+        self, options: Options, stats: StatsCollector, stopping: Callable[[], bool], close_spider: Callable[[str], Any]
     ) -> None:
-        self._options, self._stats = options, stats
-        self._closing, self._close_spider = closing, close_spider
-        self.clients = Clients(options)
-        #: The items that the filter may have, by the error that came in place of the answer.
-        self.doubts: dict[str | bytes, UriFilterError] = {}
+        self._options, self._stats, self._stopping, self._close_spider = options, stats, stopping, close_spider
+        self._filter: AsyncUriFilter | None = None
+        self._mine: AsyncClaims | None = None
+        self._opening = asyncio.Lock()
+        #: The items that went on without a question ("pass"): once each, until the filter says something about them.
+        self.passed: dict[str | bytes, None] = {}
         self._watch: asyncio.Task[None] | None = None
         self._last = False
-        #: Distinguishes this crawl's doubts from those in a queue that another process has left.
-        self.id = secrets.token_hex(8)
-
-    @property
-    def waits(self) -> bool:
-        """Whether the crawl waits for Redis while it is away."""
-        return self._options.on_error == "pause"
-
-    @property
-    def left_behind(self) -> str:
-        """The message about items whose ending the filter did not hear of, with a place for their number."""
-        if self._options.claiming is None:
-            return "%d addresses were not fetched and stay seen, because Redis is away"
-        return "the ends of %d pages could not be told, because Redis is away: they may be fetched again"
 
     @property
     def away(self) -> bool:
         """Whether Redis is away, as far as this crawl knows."""
         return self._watch is not None
 
-    async def open(self) -> None:
-        """Open both clients. If Redis is away, the crawl begins without, unless ``URIFILTER_ON_ERROR`` is ``close``.
+    @property
+    def lease(self) -> float:
+        """Seconds for which items stay in hand without a sign of life; 0 without claims."""
+        return 0.0 if self._mine is None else self._mine.lease
 
-        Raises:
-            UriFilterError: the filter cannot be opened.
-        """
-        if self.away:
-            return
+    @property
+    def held(self) -> set[str | bytes]:
+        """The items that this process has in hand, as far as it knows, but for those that are of no spider."""
+        held = [] if self._mine is None else [claim.item for claim in self._mine.held]
+        return {item for item in held if _is_item(item)}
+
+    def claim_of(self, item: str | bytes) -> Claim | None:
+        """Return the claim of an item that this process has in hand; None if it has not, as far as it knows."""
+        found = [] if self._mine is None else self._mine.claimed([item])
+        return found[0] if found else None
+
+    async def open(self) -> None:
+        """Open the filter. If Redis is away, the crawl begins without, unless ``URIFILTER_ON_ERROR`` is ``close``."""
         try:
-            await self.clients.opened()
-            await asyncio.to_thread(self.clients.opened_now)
-        except _AWAY as error:
-            if self._options.on_error == "close":
+            await self._opened()
+        except ValueError as error:
+            raise ValueError(f"{self._options.named}: {error}") from None
+        except UriFilterError as error:
+            if self._options.on_error == "close" or not _is_away(error):
+                await self.close()
                 raise
             self._note(error)
 
     async def ask(self, items: Sequence[str | bytes], payloads: Mapping[str | bytes, str | None]) -> list[Answer]:
-        """Insert or claim items; return an answer each. While Redis is away, wait as ``URIFILTER_ON_ERROR`` says."""
-        told = {item: await self._resolve(item, payloads.get(item)) for item in set(items) & self.doubts.keys()}
-        asked = [item for item in items if item not in told]
-        if not asked:  # an item that is there twice is new once
-            return [told.pop(item, Answer.SEEN) for item in items]
-        answers, error = await self._call(functools.partial(self.clients.ask, payloads, asked), len(asked))
-        self._stats.inc_value("urifilter/calls")
-        rest = iter([self._settled(each, error) for each in answers])
-        resolved = set(told)
-        return [told.pop(item, Answer.SEEN) if item in resolved else next(rest) for item in items]
+        """Insert or claim items, each once; return an answer each.
 
-    def ask_now(self, item: str | bytes, payload: str | None) -> Answer:
-        """Insert or claim an item and wait for the answer. While Redis is away, the answer is neither NEW nor SEEN."""
-        if self.away or item in self.doubts:
-            return self._unasked
-        try:
-            is_new = self.clients.ask_now(item, payload)
-        except UriFilterError as error:
-            self._note(error)
-            if not isinstance(error, AnswerLost) or self._options.on_error == "pass":
-                return self._unasked
-            self.doubts[item] = error
-            return Answer.DOUBT
+        While Redis is away, wait as ``URIFILTER_ON_ERROR`` says.
+        """
+        asked = [item for item in items if self._last or item not in self.passed]
+        if not asked:
+            return [Answer.SEEN] * len(items)
+        answers, error = await self._call(functools.partial(self._insert, payloads, asked), len(asked))
         self._stats.inc_value("urifilter/calls")
-        return Answer.NEW if is_new else Answer.SEEN
+        found = {item: self._settled(item, each, error) for item, each in zip(asked, answers, strict=True)}
+        return [found.get(item, Answer.SEEN) for item in items]
 
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
-        """End items; return whether the filter knows."""
-        for count, step in self.clients.steps(ending, items):
-            answers, error = await self._call(step, count)
+        """End items; return whether the filter knows.
+
+        A claim that is to be forgotten is released before, and offered to nobody meanwhile.
+        """
+        release = [Ending("release", _HIDDEN)] if ending.command == "forget" and self._mine is not None else []
+        for step in (*release, ending):
+            answers, error = await self._call(functools.partial(self._end, step, items), len(items))
             if error is not None or None in answers:  # None: nobody was asked, because Redis is away
                 return False
         return True
 
     async def reclaim(self, limit: int) -> list[Claim]:
-        """Take in hand what dead crawls had and what is due again; nothing while Redis is away."""
-        return await self._look(functools.partial(self.clients.reclaim, limit), [])
+        """Take in hand what dead crawls had and what is due again; nothing while Redis is away.
+
+        Other items than text and bytes are of no spider, and go back.
+        """
+        found = await self._look(lambda mine: mine.reclaim(limit)) or []
+        others = [] if self._mine is None else [each.item for each in self._mine.held if not _is_item(each.item)]
+        if others:  # if it cannot be done now, the next look tries it again
+            await self._look(lambda mine: mine.release(others, delay=PARKED))
+        return [claim for claim in found if _is_item(claim.item)]
 
     async def outstanding(self) -> Outstanding | None:
         """Return how much other crawls have in hand; None while Redis is away."""
-        return await self._look(self.clients.outstanding, None)
+        return await self._look(lambda mine: mine.outstanding())
 
     def last_calls(self) -> None:
         """Let calls be made from now on even if Redis was away, once each: the crawl is over."""
         self._last = True
 
+    async def drop(self) -> None:
+        """Remove the filter; the next call makes it anew."""
+        await self._call(self._drop, 0)
+
     async def close(self) -> None:
-        """Close both clients."""
+        """Give back what is in hand, and close the filter."""
         if self._watch is not None:
             self._watch.cancel()
-        await self.clients.close()
+        for each in (self._mine, self._filter):
+            if each is not None:
+                await each.close()
 
-    async def _resolve(self, item: str | bytes, payload: str | None) -> Answer:
-        """Ask again for the answer that the blocking client has lost."""
+    async def _opened(self) -> AsyncUriFilter:
+        """Return the client; open the filter, or make it, before."""
+        options = self._options
+        async with self._opening:
+            if self._filter is None:
+                news = await self._open_or_create()
+                options.check(news.config)
+                await self._rotate(news)
+                self._filter = news
+            if self._mine is None and options.claiming is not None:
+                self._mine = self._filter.claims(options.claiming.lease)
+            return self._filter
 
-        async def ask(lost: UriFilterError | None) -> list[bool]:
-            return [await asyncio.to_thread(self.clients.ask_now, item, payload, lost)]
+    async def _open_or_create(self) -> AsyncUriFilter:
+        options = self._options
+        where = options.where | options.cache
+        if not options.filter:
+            with contextlib.suppress(FilterNotFound):
+                return await AsyncUriFilter.open(options.name, **where)
+        return await AsyncUriFilter.create(options.name, **where, **options.to_make)
 
-        doubt = self.doubts.pop(item)
-        (answer,), error = await self._call(ask, 1, doubt)
-        return self._settled(answer, error)
+    async def _drop(self, _: UriFilterError | None) -> list[bool]:
+        news, self._filter = await self._opened(), None
+        await news.drop()
+        await news.close()
+        return []
 
-    async def _call(
-        self,
-        ask: Step,
-        count: int,
-        lost: UriFilterError | None = None,
-    ) -> tuple[Sequence[int | None], UriFilterError | None]:
+    async def _rotate(self, news: AsyncUriFilter) -> None:
+        """Finish the rotations that are due, before the first question.
+
+        A call finds expired what a turn has removed. In a rolling filter the rest stays seen until its next history is
+        built, and that may take longer than a crawl that finds nothing new.
+        """
+        if news.config.turned_by_inserts and RotationTimer(self._options.where.get("rotate")).turns:
+            try:
+                await news.rotate_due()
+            except UriFilterError as error:
+                logger.warning("Pages that are due again are not fetched yet: %s", error)
+
+    async def _insert(
+        self, payloads: Mapping[str | bytes, str | None], items: Sequence[str | bytes], lost: UriFilterError | None
+    ) -> list[bool]:
+        news = await self._opened()
+        if self._mine is None:
+            return await news.insert_many(items, retry=lost)
+        return await self._mine.claim_many(items, payload=lambda item: payloads.get(item) or item, retry=lost)
+
+    async def _end(self, ending: Ending, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
+        if ending.command == "record":
+            return await self._insert({}, items, lost)
+        if ending.command == "forget":
+            return await (await self._opened()).forget(items, retry=lost)
+        assert self._mine is not None  # noqa: S101 - there are claims
+        if ending.command == "commit":
+            return await self._mine.commit(items, retry=lost)
+        if ending.command == "give_up":
+            return await self._mine.give_up(items, ending.reason, retry=lost)
+        return await self._mine.release(items, delay=ending.delay, failed=ending.failed, retry=lost)
+
+    async def _call(self, ask: _Step, count: int) -> tuple[Sequence[int | None], UriFilterError | None]:
         """Call until the answers are there; return them, and the error if some are not."""
-        began = time.monotonic()
+        began, lost = time.monotonic(), None
         while True:
             if not self.away or self._last:
                 try:
@@ -197,71 +264,75 @@ class Link:
                     self._note(error)
                     lost = error if error.batch is not None or lost is None else lost
                     hopeless = isinstance(error, AnswerLost) and time.monotonic() > began + RECORDED
-                    if hopeless or not isinstance(error, _AWAY):
+                    if hopeless or not _is_away(error):
                         break
-            if self._last or self._options.on_error != "pause" or self._closing():
+            if self._last or self._options.on_error != "pause" or self._stopping():
                 break
             await asyncio.sleep(PAUSE)
         answers = lost.answers if lost is not None else None
         return (answers or [None] * count), lost
 
-    async def _look(self, look: Callable[[], Awaitable[T]], otherwise: T) -> T:
-        """Ask once; while Redis is away the answer is ``otherwise``."""
+    async def _look(self, look: Callable[[AsyncClaims], Awaitable[T]]) -> T | None:
+        """Ask once; None while Redis is away."""
         if self.away:
-            return otherwise
+            return None
         try:
-            return await look()
+            await self._opened()
+            assert self._mine is not None  # noqa: S101 - there are claims
+            return await look(self._mine)
         except UriFilterError as error:
             self._note(error)
-            return otherwise
+            return None
 
-    @property
-    def _unasked(self) -> Answer:
-        return Answer.PASS if self._options.on_error == "pass" else Answer.ASK
-
-    def _settled(self, answer: int | None, error: UriFilterError | None) -> Answer:
+    def _settled(self, item: str | bytes, answer: int | None, error: UriFilterError | None) -> Answer:
         """Return the answer that ends a call.
 
         If it is lost for good the item counts as new, so that it is not lost. With claims it was not asked about: what
         the call may have taken in hand is given back by a beat.
         """
-        if answer is None and isinstance(error, AnswerLost) and self._options.claiming is None:
+        if answer is not None:
+            return Answer.NEW if answer else Answer.SEEN
+        if isinstance(error, AnswerLost) and self._options.claiming is None:
             return Answer.NEW
-        if answer is None:
-            return self._unasked
-        return Answer.NEW if answer else Answer.SEEN
+        if self._options.on_error != "pass":
+            return Answer.ASK
+        self.passed[item] = None
+        return Answer.PASS
 
     def _note(self, error: UriFilterError) -> None:
         """Note that a call failed: Redis is away, or the filter cannot be used."""
         self._stats.inc_value("urifilter/errors")
-        if not isinstance(error, _AWAY):
+        if not _is_away(error):
             logger.error("The filter cannot be used: %s", error)
             if self._options.on_error != "pass":
                 self._close_spider("urifilter_error")
         elif not self.away and not self._last:
             self._watch = asyncio.ensure_future(self._watch_for_return())
-            then = {
-                "pause": "requests wait until it is back",
-                "pass": "requests go on without being asked about",
-                "close": "the spider closes",
-            }
-            logger.warning("%s; %s (URIFILTER_ON_ERROR)", error, then[self._options.on_error])
+            logger.warning("%s; %s (URIFILTER_ON_ERROR)", error, _WHILE_AWAY[self._options.on_error])
             if self._options.on_error == "close":
                 self._close_spider("urifilter_unavailable")
 
     async def _watch_for_return(self) -> None:
-        """Wait until the server answers again."""
+        """Wait until the server answers again; if it refuses, the next call says so to the crawl."""
         began = time.monotonic()
         while True:
             try:
-                await (await self.clients.opened()).inserted()
-                await asyncio.to_thread(self.clients.opened_now)  # so that the reactor need not wait for it
-            except _AWAY:
-                await asyncio.sleep(PAUSE)
-            except UriFilterError:
-                break  # the server answers, and the next call says so to the crawl
-            else:
+                await (await self._opened()).inserted()
                 break
+            except UriFilterError as error:
+                if not _is_away(error):
+                    break
+            await asyncio.sleep(PAUSE)
         self._watch = None
         self._stats.inc_value("urifilter/seconds_away", round(time.monotonic() - began))
         logger.info("Redis is back")
+
+
+def _is_away(error: UriFilterError) -> bool:
+    """Whether an error is that of a server that will be back; one that refuses the password would refuse for ever."""
+    return isinstance(error, ServerUnavailable | Restoring) and not needs_mending(error)
+
+
+def _is_item(item: object) -> bool:
+    """Whether an item may be a spider's; other tools claim other values."""
+    return isinstance(item, str | bytes)

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import hashlib
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
+from w3lib.url import canonicalize_url
 
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.errors import ConfigMismatch
 from urifilter_redis.protocol.claims import PARKED, check_delay, check_lease
 from urifilter_redis.protocol.config import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
+    from collections.abc import Callable, Iterable, Iterator
 
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
-__all__ = ["ON_ERROR", "Claiming", "Options"]
+    from urifilter_redis.protocol.config import Config
+
+__all__ = ["META", "ON_ERROR", "Claiming", "Options"]
+
+#: The key of a request's ``meta``: a spider's word; or the add-on's mark, while it waits in the project's scheduler.
+META = "urifilter"
 
 #: The capacity of a filter that is made without ``URIFILTER_CAPACITY``: 29 MB in Redis.
 CAPACITY = 10_000_000
@@ -40,8 +50,18 @@ _WHERE = {"REDIS_URL": "redis", "ARCHIVE": "archive", "PREFIX": "prefix", "ROTAT
 _COUNTS = ("capacity", "slices", "period_capacity", "shards")
 _WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize", "hash", "seed")
 
-#: Failures after which a page is given up, and lapses after which it is parked: it may be what kills the crawlers.
-_TRIES = 3
+#: The settings of a crawl that neither say where the filter is nor fix it, and those of claims, without ``URIFILTER_``.
+_OTHERS = (
+    "AGAIN_AFTER", "CLAIM", "CLAIM_DELAY", "CLAIM_FAILURES", "CLAIM_LAPSES", "CLEAR", "CONNECTIONS", "ERROR_RATE",
+    "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "SCHEDULER",
+    "TIMEOUT",
+)  # fmt: skip
+
+#: What is wrong with a filter that normalises its items, if these are fingerprints.
+_NO_EFFECT = "has no effect on fingerprints: set URIFILTER_KEY = 'url', too, or leave it out"
+
+#: The settings of failures after which a page is given up, and of lapses after which it is parked: 3 by default.
+_TRIES = ("claim_failures", "claim_lapses")
 
 #: Seconds after which a page that failed for the first time is tried again.
 _DELAY = 30.0
@@ -84,67 +104,108 @@ class Options:
         name: the filter's name.
         where: the keyword arguments of ``open``: the server, the archive and the time to wait for them.
         filter: the keyword arguments of ``create`` that fix the filter; empty: an existing filter is taken as it is.
-        large: whether the filter is made even if it takes most of the server's memory.
+        to_make: those for a filter that is made.
         cache: the keyword arguments of the near cache.
         key: makes the item of a request; None: its fingerprint as hex text is the item.
+        items: the name of ``key``, which a filter that is made remembers: ``fingerprint``, ``url`` or ``function``.
         on_error: ``pause``, ``pass`` or ``close``.
         clear: whether ``clear()`` empties the filter.
         claiming: the settings of claims; None: without.
         failed: the HTTP statuses of a download that failed.
-        debug: whether every filtered request is logged.
     """
 
     name: str
     where: dict[str, Any]
     filter: dict[str, Any]
-    large: bool
+    to_make: dict[str, Any]
     cache: dict[str, Any]
     key: Callable[[Request], str | bytes] | None
+    items: str
     on_error: str
     clear: bool
     claiming: Claiming | None
     failed: frozenset[int]
-    debug: bool
 
     @property
-    def to_make(self) -> dict[str, Any]:
-        """The keyword arguments of ``create`` for a filter that is made."""
-        return {"large": self.large, **(self.filter or {"capacity": CAPACITY})}
+    def named(self) -> str:
+        """The names of the settings that are checked as the filter is opened, as far as they are set."""
+        names = {value: name for name, value in _WHERE.items()}
+        named = [names.get(each, each.upper()) for each in (*self.where, *self.cache) if each != "timeouts"]
+        return ", ".join(f"URIFILTER_{each}" for each in named)
 
     @classmethod
     def of(cls, crawler: Crawler) -> Options:
-        """Return the options of a crawl.
-
-        Raises:
-            ValueError: a setting is not possible; the message names the possible ones.
-        """
+        """Return the options of a crawl; a ValueError names a setting that is not possible."""
         settings = crawler.settings
-        on_error = settings.get("URIFILTER_ON_ERROR", "pause")
+        _check_names(settings)
+        on_error, key = settings.get("URIFILTER_ON_ERROR", "pause"), _key(settings.get("URIFILTER_KEY", "fingerprint"))
         if on_error not in ON_ERROR:
             raise ValueError(f"URIFILTER_ON_ERROR is one of {', '.join(ON_ERROR)} and not {on_error!r}")
+        made, items = _filter(settings), "fingerprint" if key is None else "url" if key is _url else "function"
+        if key is None and made.get("normalize", "none") != "none":
+            raise ValueError(f"URIFILTER_NORMALIZE {_NO_EFFECT}")
         return cls(
             name=settings.get("URIFILTER_NAME") or settings["BOT_NAME"],
             where=_where(settings),
-            filter=_filter(settings),
-            large=settings.getbool("URIFILTER_LARGE"),
-            cache=_cache(settings),
-            key=_key(settings.get("URIFILTER_KEY", "fingerprint")),
+            filter=made,
+            to_make={"large": _flag(settings, "large"), "items": items} | (made or {"capacity": CAPACITY}),
+            cache={"near_cache": 100_000} | _numbers(settings, near_cache=int, near_cache_seconds=float),
+            key=key,
+            items=items,
             on_error=on_error,
-            clear=settings.getbool("URIFILTER_CLEAR"),
-            claiming=_claiming(settings) if settings.getbool("URIFILTER_CLAIM") else None,
-            failed=frozenset(
-                int(each) for each in settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))
-            ),
-            debug=settings.getbool("DUPEFILTER_DEBUG"),
+            clear=_flag(settings, "clear"),
+            claiming=_claiming(settings) if _flag(settings, "claim") else None,
+            failed=_failed(settings),
         )
+
+    def check(self, config: Config) -> None:
+        """Refuse a filter of other items, or one that normalises addresses where the items are fingerprints."""
+        if config.items not in {None, self.items}:
+            raise ConfigMismatch(
+                f"{self.name}: this filter's items were made by a URIFILTER_KEY that is {config.items!r}, and not "
+                f"{self.items!r}: set that, or another URIFILTER_NAME",
+                {"items": (self.items, config.items)},
+            )
+        if self.key is None and config.normalize != "none":
+            raise ConfigMismatch(f"{self.name}: this filter's normalize = {config.normalize!r} {_NO_EFFECT}")
+
+
+def _check_names(settings: BaseSettings) -> None:
+    """Refuse a setting that means nothing, with the nearest name: a crawl without what was meant would begin."""
+    known = sorted(each.upper() for each in (*_WHERE, *_COUNTS, *_WORDS, *_OTHERS))
+    for name in settings:
+        given = str(name).removeprefix("URIFILTER_")
+        if given != name and given not in known:
+            near = difflib.get_close_matches(given, known, 1)
+            meant = f"URIFILTER_{near[0]} is meant, perhaps" if near else f"after URIFILTER_ comes {', '.join(known)}"
+            raise ValueError(f"{name} is no setting: {meant}")
+
+
+@contextlib.contextmanager
+def _naming(names: Iterable[str]) -> Iterator[None]:
+    """Name settings, given without ``URIFILTER_``, in the message of a ValueError; of several those it is about."""
+    try:
+        yield
+    except ValueError as error:
+        names = list(names)
+        about = [each for each in names if re.search(rf"\b{each}\b", str(error))] or names
+        raise ValueError(f"{', '.join(f'URIFILTER_{each.upper()}' for each in about)}: {error}") from None
+
+
+def _flag(settings: BaseSettings, name: str) -> bool:
+    with _naming([name]):
+        return settings.getbool(f"URIFILTER_{name.upper()}")
+
+
+def _failed(settings: BaseSettings) -> frozenset[int]:
+    with _naming(["failed_codes"]):
+        return frozenset(map(int, settings.getlist("URIFILTER_FAILED_CODES", settings.getlist("RETRY_HTTP_CODES"))))
 
 
 def _where(settings: BaseSettings) -> dict[str, Any]:
     given = {name: settings.get(f"URIFILTER_{setting}") for setting, name in _WHERE.items()}
-    where = {name: value for name, value in given.items() if value is not None}
-    connections, timeout = _number(settings, "connections", int), _number(settings, "timeout", float)
-    if connections is not None:
-        where["connections"] = connections
+    where = {name: value for name, value in given.items() if value is not None} | _numbers(settings, connections=int)
+    timeout = _numbers(settings, timeout=float).get("timeout")
     if timeout is not None:
         if not 0 < timeout < math.inf:
             raise ValueError(f"URIFILTER_TIMEOUT is a number of seconds above 0 and not {timeout}")
@@ -152,79 +213,81 @@ def _where(settings: BaseSettings) -> dict[str, Any]:
     return where
 
 
-def _number(settings: BaseSettings, name: str, kind: type[int | float]) -> float | None:
-    """Return a setting as a number; None if it is not set."""
-    value = settings.get(f"URIFILTER_{name.upper()}")
-    try:
-        return None if value is None else kind(value)
-    except (TypeError, ValueError):
-        wanted = "whole number" if kind is int else "number"
-        raise ValueError(f"URIFILTER_{name.upper()} is a {wanted} and not {value!r}") from None
+def _numbers(settings: BaseSettings, **kinds: type[int | float]) -> dict[str, Any]:
+    """Return the settings of these names and kinds, as far as they are set."""
+    found: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        value = settings.get(f"URIFILTER_{name.upper()}")
+        try:
+            found |= {} if value is None else {name: kind(value)}
+        except (TypeError, ValueError):
+            wanted = "whole number" if kind is int else "number"
+            raise ValueError(f"URIFILTER_{name.upper()} is a {wanted} and not {value!r}") from None
+    return found
 
 
 def _filter(settings: BaseSettings) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name in _COUNTS:
-        made[name] = _number(settings, name, int)
-    made["error_rate"] = _number(settings, "error_rate", float)
-    for name in _WORDS:
-        made[name] = settings.get(f"URIFILTER_{name.upper()}")
-    made = {name: value for name, value in made.items() if value is not None}
+    words = {name: settings.get(f"URIFILTER_{name.upper()}") for name in _WORDS}
+    made = _numbers(settings, **dict.fromkeys(_COUNTS, int), error_rate=float)
+    made |= {name: value for name, value in words.items() if value is not None}
     if isinstance(made.get("seed"), str) and made.get("hash", "mmh3") == "mmh3":
-        made["seed"] = int(made["seed"])
+        with _naming(["seed"]):
+            made["seed"] = int(made["seed"])
     again = settings.get("URIFILTER_AGAIN_AFTER")
     if again is not None:
         both = {"retention", "slices", "period"} & made.keys()
         if both:
             named = ", ".join(f"URIFILTER_{each.upper()}" for each in sorted(both))
             raise ValueError(f"URIFILTER_AGAIN_AFTER sets the retention: leave out {named}")
-        made |= {"retention": "rolling", "slices": _SLICES, "period": _tenth(again)}
+        with _naming(["again_after"]):
+            made |= {
+                "retention": "rolling",
+                "slices": _SLICES,
+                "period": -(-seconds_of(period_of(again)) // (_SLICES - 1)),
+            }
     if made:
+        given = [each for each in made if settings.get(f"URIFILTER_{each.upper()}") is not None]
         made.setdefault("capacity", CAPACITY)
-        Settings(**made)  # a setting that is not possible is refused before the crawl begins
+        with _naming(given or ["again_after"]):
+            Settings(**made)  # a setting that is not possible is refused before the crawl begins
     return made
 
 
-def _tenth(duration: str | int | timedelta) -> int:
-    """Return the tenth part of ``URIFILTER_AGAIN_AFTER``, in whole seconds, rounded up."""
-    return -(-seconds_of(period_of(duration)) // (_SLICES - 1))
-
-
 def _claiming(settings: BaseSettings) -> Claiming:
-    scheduler = load_object(settings["SCHEDULER"])
+    scheduler = load_object(settings.get("URIFILTER_SCHEDULER") or settings["SCHEDULER"])
     if settings.get("JOBDIR") or Scheduler not in scheduler.__mro__:  # issubclass() takes every scheduler for one
         raise ValueError(
             "URIFILTER_CLAIM needs Scrapy's own scheduler without JOBDIR, because what a stopped spider has in "
             "hand goes back to the filter: remove SCHEDULER and JOBDIR, or URIFILTER_CLAIM"
         )
-    if settings.getbool("URIFILTER_CLEAR"):
+    if _flag(settings, "clear"):
         raise ValueError("URIFILTER_CLEAR would drop the pages that others have in hand: remove it, or URIFILTER_CLAIM")
-    lease, delay = _number(settings, "lease", float), _number(settings, "claim_delay", float)
-    given = {name: _number(settings, f"claim_{name}", int) for name in ("failures", "lapses")}
-    tries = {name: _TRIES if number is None else int(number) for name, number in given.items()}
-    for name, number in tries.items():
-        if number < 1:
-            raise ValueError(f"URIFILTER_CLAIM_{name.upper()} is a whole number above 0 and not {number}")
-    return Claiming(
-        lease=None if lease is None else check_lease(lease),
-        delay=_DELAY if delay is None else check_delay(delay, PARKED),
-        **tries,
-    )
+    given: dict[str, Any] = {"claim_delay": _DELAY} | dict.fromkeys(_TRIES, 3)
+    given |= _numbers(settings, lease=float, claim_delay=float, **dict.fromkeys(_TRIES, int))
+    for name in _TRIES:
+        if given[name] < 1:
+            raise ValueError(f"URIFILTER_{name.upper()} is a whole number above 0 and not {given[name]}")
+    with _naming(["lease"]):
+        lease = check_lease(given["lease"]) if "lease" in given else None
+    with _naming(["claim_delay"]):
+        delay = check_delay(given["claim_delay"], PARKED)
+    return Claiming(lease, given["claim_failures"], given["claim_lapses"], delay)
 
 
-def _cache(settings: BaseSettings) -> dict[str, Any]:
-    entries, seconds = _number(settings, "near_cache", int), _number(settings, "near_cache_seconds", float)
-    cache: dict[str, Any] = {"near_cache": 100_000 if entries is None else entries}
-    if seconds is not None:
-        cache["near_cache_seconds"] = seconds
-    return cache
+def _url(request: Request) -> str:
+    """Return a request's canonical address; behind the method, and before the body's digest, if it is no plain GET."""
+    words = [] if request.method == "GET" else [request.method]
+    words.append(canonicalize_url(request.url))
+    if request.body:
+        words.append(hashlib.sha256(request.body).hexdigest())
+    return " ".join(words)
 
 
 def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
     if setting == "fingerprint":
         return None
     if setting == "url":
-        return lambda request: request.url
+        return _url
     key = load_object(setting) if isinstance(setting, str) and "." in setting else setting
     if not callable(key):
         raise ValueError(  # noqa: TRY004 - as for every other setting

@@ -1,12 +1,14 @@
-"""Outcomes: what becomes of a page's addresses in the filter, once its request has come to an end."""
+"""Outcomes: the filter is told what became of addresses that were new to this crawl, in the background."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.ending import COMMIT, FORGET, Ending
+from urifilter_redis.scrapy.link import COMMIT, FORGET, RECORD, Ending
+from urifilter_redis.scrapy.payloads import url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from urifilter_redis.engine.holdings import Claim
-    from urifilter_redis.scrapy.endings import Endings
+    from urifilter_redis.scrapy.link import Link
     from urifilter_redis.scrapy.options import Claiming
 
 __all__ = ["Outcome", "Outcomes"]
@@ -22,69 +24,178 @@ __all__ = ["Outcome", "Outcomes"]
 logger = logging.getLogger(__name__)
 
 
+#: The stats that count the items of each command.
+_STATS = {
+    "forget": "given_back",
+    "record": "recorded",
+    "release": "given_back",
+    "commit": "committed",
+    "give_up": "given_up",
+}
+
+
 class Outcome(enum.Enum):
     """The end of a request.
 
     Attributes:
         DONE: its page was fetched, and its callback has finished.
-        FAILED: its download failed after all retries, or its callback raised an exception.
-        DROPPED: a part of the project dropped it.
+        FAILED: its download failed after all retries, or its callback or an item pipeline raised an exception.
+        REFUSED: a part of the project dropped it before its download, as robots.txt forbids it for example.
+        DROPPED: the project's scheduler did not take it.
         STOPPED: the spider closes before its page was handled.
     """
 
     DONE = "done"
     FAILED = "failed"
+    REFUSED = "refused"
     DROPPED = "dropped"
     STOPPED = "stopped"
 
 
+#: With claims, how a page ends that was tried for the first or the last time.
+_ENDINGS = {Outcome.DONE: COMMIT, Outcome.REFUSED: FORGET, Outcome.DROPPED: FORGET, Outcome.STOPPED: Ending("release")}
+
+
 class Outcomes:
-    """Ends the items of requests: with claims, what was handled is committed and what failed is tried again.
+    """Ends the items of requests, many in one call: what was handled is committed, what failed is tried again later.
 
-    Without claims an item is seen from its question on; all but what was handled is made new again.
-
-    Args:
-        claiming: the settings of claims; None: without.
-        endings: ends items in the background.
-        stats: the crawl's stats.
+    Without claims an item is seen from its question on; all but what was handled is made new again. What failed or was
+    refused stays seen for this crawl, however many pages lead to it, and is made new again as the crawl ends.
     """
 
-    def __init__(self, claiming: Claiming | None, endings: Endings, stats: StatsCollector) -> None:
-        self._claiming, self._endings, self._stats = claiming, endings, stats
-        #: The failures, before this time, of items that were reclaimed.
-        self._failures: dict[str | bytes, int] = {}
+    def __init__(self, claiming: Claiming | None, link: Link, stats: StatsCollector) -> None:
+        self._claiming, self._link, self._stats = claiming, link, stats
+        #: The items that are on their way to the filter.
+        self._ends: dict[Ending, dict[str | bytes, None]] = {}
+        self._task: asyncio.Task[None] | None = None
+        #: The items that were new and whose pages have not ended.
+        self.in_hand: set[str | bytes] = set()
+        #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
+        #: back by reclaiming alone, which knows how often they have failed.
+        self.failed: dict[str | bytes, Outcome] = {}
+        #: The number of items that were found, and not fetched before the spider closed.
+        self.unfetched = 0
+
+    @property
+    def forgets(self) -> bool:
+        """Whether items are on their way to be forgotten: an answer about one of these may be untrue as it arrives."""
+        return FORGET in self._ends
+
+    @property
+    def ending(self) -> set[str | bytes]:
+        """The items that are on their way to the filter."""
+        return {item for items in self._ends.values() for item in items}
 
     def note(self, items: Iterable[str | bytes], outcome: Outcome) -> None:
         """End items."""
+        items = list(items)
+        self.in_hand.difference_update(items)
+        for item in items:
+            self.failed.pop(item, None)
+        if outcome is Outcome.STOPPED:
+            self.unfetched += len(items)
+        if outcome in {Outcome.FAILED, Outcome.REFUSED}:
+            self.failed |= dict.fromkeys(items, outcome)
         if self._claiming is None:
-            if outcome is not Outcome.DONE:
-                self._endings.add(FORGET, items)
+            if outcome is Outcome.DONE:  # those that went on without a question
+                self.end(RECORD, [item for item in items if item in self._link.passed])
+            elif outcome in {Outcome.DROPPED, Outcome.STOPPED}:
+                self._forget(items)
             return
         for item in items:
-            failures = self._failures.pop(item, 0)
-            if outcome is Outcome.FAILED:
-                self._fail(item, failures + 1, self._claiming)
+            if outcome is not Outcome.FAILED:
+                self.end(_ENDINGS[outcome], [item])
+                continue
+            claim = self._link.claim_of(item)
+            failures = 1 if claim is None else claim.failures + 1
+            if claim is not None and failures >= self._claiming.failures:
+                self._give_up(claim, failures)
             else:
-                ending = {Outcome.DONE: COMMIT, Outcome.DROPPED: FORGET}.get(outcome, Ending("release"))
-                self._endings.add(ending, [item])
+                self.end(Ending("release", self._claiming.delay_after(failures), failed=True), [item])
+
+    def give_back_again(self, item: str | bytes) -> None:
+        """Give back an item that failed, or was refused, while it was asked about, and that is in hand once more."""
+        if self._claiming is not None:
+            refused = self.failed[item] is Outcome.REFUSED
+            self.end(FORGET if refused else Ending("release", self._claiming.delay_after(1)), [item])
 
     def is_worth_trying(self, claim: Claim) -> bool:
-        """Note a claim that was reclaimed; return whether to fetch its page, or end it if it failed too often."""
+        """Return whether to fetch the page of a claim that was reclaimed; give it up if it failed too often."""
         assert self._claiming is not None  # noqa: S101 - there are claims
-        self._failures[claim.item] = claim.failures
         if claim.failures < self._claiming.failures:
             return True
-        self._give_up(claim.item, claim.failures)
+        self._give_up(claim, claim.failures)
         return False
 
-    def _fail(self, item: str | bytes, failures: int, claiming: Claiming) -> None:
-        if failures >= claiming.failures:
-            self._give_up(item, failures)
-        else:
-            self._endings.add(Ending("release", claiming.delay_after(failures), failed=True), [item])
+    def end(self, ending: Ending, items: Iterable[str | bytes]) -> None:
+        """End items in this way, soon."""
+        items = dict.fromkeys(items)
+        if items:
+            self._ends.setdefault(ending, {}).update(items)
+            self._begin()
 
-    def _give_up(self, item: str | bytes, failures: int) -> None:
-        self._failures.pop(item, None)
-        self._stats.inc_value("urifilter/given_up")
-        logger.warning("Gave up %s after %d failures (URIFILTER_CLAIM_FAILURES)", item, failures)
-        self._endings.add(COMMIT, [item])
+    async def settle(self) -> None:
+        """Wait until all items have ended, or Redis is away.
+
+        A question that overtook a forgetting would be answered "seen", and would lose the item.
+        """
+        if self._ends and not self._link.away:
+            self._begin()
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def finish(self, unfiltered: int, *, commits: bool = True) -> None:
+        """End all items now, and those that failed without claims; report what cannot be ended, and what is unfetched.
+
+        ``unfiltered`` requests with ``dont_filter`` are among the latter. Without ``commits`` nothing is committed.
+        """
+        if self._claiming is None:
+            self._forget(self.failed)
+        kept = {} if commits else self._ends.pop(COMMIT, {})
+        if self._task is not None:
+            await self._task
+        if self._ends:
+            self._begin()
+            await self.settle()
+        self._ends.pop(RECORD, None)  # others may fetch these pages, too: so it is with "pass"
+        if left := self.ending | kept.keys():
+            text = "the ends of %d pages could not be told, because Redis is away: they may be fetched again"
+            if self._claiming is None:
+                text = "%d addresses were not fetched and stay seen, because Redis is away"
+            logger.error(text, len(left))
+        if self.unfetched:
+            self._stats.inc_value("urifilter/unfetched", self.unfetched)
+        if self.unfetched and self._claiming is None:
+            logger.warning(
+                "%d pages were found and not fetched. They are new again, but the pages that link to them are seen, so "
+                "a later crawl may not find them: crawls that are stopped need JOBDIR or URIFILTER_CLAIM",
+                self.unfetched,
+            )
+        if unfiltered:
+            logger.warning("%d requests with dont_filter were not made, and are lost", unfiltered)
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._end())
+
+    async def _end(self) -> None:
+        try:
+            while self._ends:
+                ending, found = next(iter(self._ends.items()))
+                items = list(found)
+                if not await self._link.end(ending, items):
+                    return
+                self._stats.inc_value(f"urifilter/{_STATS[ending.command]}", len(items))
+                for item in items:
+                    del found[item]
+                if not found:
+                    self._ends.pop(ending, None)
+        finally:
+            self._task = None
+
+    def _forget(self, items: Iterable[str | bytes]) -> None:
+        self.end(FORGET, [item for item in items if item not in self._link.passed])
+
+    def _give_up(self, claim: Claim, failures: int) -> None:
+        logger.warning("Gave up %s after %d failures (URIFILTER_CLAIM_FAILURES)", url_of(claim), failures)
+        self.end(Ending("give_up", reason=f"failed {failures} times"), [claim.item])

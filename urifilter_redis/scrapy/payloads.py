@@ -1,10 +1,9 @@
-"""Payloads: a request as JSON text, so that another crawl of the same spider can fetch its page."""
+"""Requests as JSON texts: claims keep them in the filter for other crawls."""
 
 from __future__ import annotations
 
 import base64
 import json
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,45 +11,14 @@ from scrapy import Request
 from scrapy.utils.request import request_from_dict
 
 from urifilter_redis.bloom.encoding import MOST_BYTES
-from urifilter_redis.scrapy.marks import META
+from urifilter_redis.scrapy.options import META
 
 if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
     from scrapy.spiders import Spider
-    from scrapy.statscollectors import StatsCollector
 
-__all__ = ["Payloads", "named", "text_of", "to_request", "url_alone"]
+    from urifilter_redis.engine.holdings import Claim
 
-logger = logging.getLogger(__name__)
-
-
-class Payloads:
-    """Makes the payloads of a crawl; it says once that a request could not be written.
-
-    Args:
-        crawler: the crawl.
-        stats: the crawl's stats.
-    """
-
-    def __init__(self, crawler: Crawler, stats: StatsCollector) -> None:
-        self._crawler, self._stats, self._told = crawler, stats, False
-
-    def of(self, request: Request) -> str | None:
-        """Return a request as text: all of it, or its address alone; None if even that is too long."""
-        spider = self._crawler.spider
-        assert spider is not None  # noqa: S101 - there are requests
-        try:
-            return text_of(request, spider)
-        except ValueError as error:
-            self._stats.inc_value("urifilter/url_only")
-            if not self._told:
-                text = (
-                    "%s is claimed with its address alone, so that another crawl would give its page to parse(): %s"
-                    " - no more of these will be shown (see urifilter/url_only)"
-                )
-                logger.warning(text, request, error)
-            self._told = True
-            return url_alone(request, spider)
+__all__ = ["named", "text_of", "to_request", "url_of", "written"]
 
 
 def text_of(request: Request, spider: Spider) -> str:
@@ -68,20 +36,14 @@ def text_of(request: Request, spider: Spider) -> str:
     fields["body"] = base64.b64encode(fields["body"]).decode()
     fields = {name: value for name, value in fields.items() if value}  # the others are as they are by default
     try:
-        text = _written(spider, fields)
+        text = written(spider, fields)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    if json.loads(text)["request"] != fields:
+    if not all(_comes_back(fields.get(name)) for name in ("meta", "cb_kwargs", "cookies", "flags")):
         raise ValueError("a tuple or a key that is no text would come back as something else")
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     return text
-
-
-def url_alone(request: Request, spider: Spider) -> str | None:
-    """Return a request's address, with the spider's name, as JSON text; None if it is longer than 64 KiB."""
-    text = _written(spider, {"url": request.url})
-    return text if len(text) <= MOST_BYTES else None
 
 
 def named(text: object) -> tuple[str, str]:
@@ -92,6 +54,14 @@ def named(text: object) -> tuple[str, str]:
     """
     read = _read(text)
     return str(read["spider"]), str(read["request"].get("url"))
+
+
+def url_of(claim: Claim) -> str:
+    """Return the address of a claim's request; what it is of, if it is no payload of this module."""
+    try:
+        return named(claim.payload)[1]
+    except ValueError:
+        return str(claim.item)
 
 
 def to_request(text: str, spider: Spider) -> Request:
@@ -114,11 +84,7 @@ def to_request(text: str, spider: Spider) -> Request:
 
 
 def _check_class(path: Any) -> None:
-    """Check that the class of a request is one that this crawl has imported: Redis must not name what is imported.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Check that the class of a request is one that this crawl has imported: Redis must not name what is imported."""
     if path is not None:
         module, _, name = str(path).rpartition(".")
         found = getattr(sys.modules.get(module), name, None)
@@ -126,7 +92,15 @@ def _check_class(path: Any) -> None:
             raise ValueError(f"not a request: {path} is no class of requests that is imported here")
 
 
-def _written(spider: Spider, fields: dict[str, Any]) -> str:
+def _comes_back(value: Any) -> bool:
+    """Whether a value is the same once it was JSON text."""
+    if isinstance(value, dict):
+        return all(type(name) is str and _comes_back(each) for name, each in value.items())
+    return all(map(_comes_back, value)) if isinstance(value, list) else not isinstance(value, tuple)
+
+
+def written(spider: Spider, fields: dict[str, Any]) -> str:
+    """Return the fields of a request, with the spider's name, as JSON text."""
     return json.dumps({"spider": spider.name, "request": fields}, allow_nan=False, separators=(",", ":"))
 
 

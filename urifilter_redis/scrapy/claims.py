@@ -1,4 +1,4 @@
-"""Reclaiming: an idle spider takes over pages that other crawls have left, and stays open while others have some."""
+"""Claims: an idle spider takes over what other crawls have left."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from scrapy import signals
-
 from urifilter_redis.engine.holdings import AFTER_DUE
 from urifilter_redis.protocol.claims import PARKED
-from urifilter_redis.scrapy import engine, payloads
-from urifilter_redis.scrapy.ending import Ending
+from urifilter_redis.scrapy.link import Ending
+from urifilter_redis.scrapy.payloads import named, to_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable
 
     from scrapy import Request
-    from scrapy.crawler import Crawler
 
     from urifilter_redis.engine.holdings import Claim
-    from urifilter_redis.scrapy.endings import Endings
-    from urifilter_redis.scrapy.link import Link
+    from urifilter_redis.scrapy.crawl import Crawl
     from urifilter_redis.scrapy.options import Claiming
-    from urifilter_redis.scrapy.outcomes import Outcomes
 
 __all__ = ["Reclaiming"]
 
@@ -42,35 +37,13 @@ class Reclaiming:
     """Asks the filter whenever the spider is idle.
 
     Pages that this spider cannot fetch are parked: released for ten minutes each time. It does not wait for them.
-
-    Args:
-        crawler: the crawl.
-        claiming: the settings of claims.
-        link: the link to the filter.
-        endings: ends items in the background.
-        outcomes: knows how often items have failed.
-        lost: returns the items in hand whose requests vanished.
-        take_over: schedules requests, each with its item.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a judge
-        self,
-        crawler: Crawler,
-        claiming: Claiming,
-        link: Link,
-        endings: Endings,
-        outcomes: Outcomes,
-        lost: Callable[[], set[str | bytes]],
-        take_over: Callable[[Sequence[tuple[Request, str | bytes]]], object],
-    ) -> None:
-        assert crawler.stats is not None  # noqa: S101 - components are made after the stats
-        self._crawler, self._stats, self._claiming = crawler, crawler.stats, claiming
-        self._link, self._endings, self._outcomes = link, endings, outcomes
-        self._lost, self._take_over = lost, take_over
+    def __init__(self, crawl: Crawl, claiming: Claiming) -> None:
+        self._crawl, self._claiming = crawl, claiming
         self._parked: dict[str | bytes, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._may_close, self._stopped = False, asyncio.Event()
-        crawler.signals.connect(self._busy, signals.request_scheduled)
 
     def stays(self) -> bool:
         """Whether a spider that is idle has to stay open; the look that decides it goes on in the background."""
@@ -78,7 +51,8 @@ class Reclaiming:
             self._may_close = False
             return False
         if self._task is None:
-            self._park(self._lost(), "a part of this crawl dropped its request, and did not say so")
+            lost = self._crawl.link.held - self._crawl.outcomes.ending
+            self._park(lost, "a part of this crawl dropped its request, and did not say so")
             self._task = asyncio.ensure_future(self._look())
         return True
 
@@ -88,20 +62,21 @@ class Reclaiming:
         if self._task is not None:  # cancelled, it would leave pages that nobody gets before their lease is over
             await asyncio.wait([self._task])
 
-    def _busy(self) -> None:
+    def busy(self) -> None:
+        """Note that there is something to do."""
         self._may_close = False
 
     async def _look(self) -> None:
         try:
-            await self._endings.settle()
-            claims = [] if self._stopped.is_set() else await self._link.reclaim(MOST)
-            if self._stopped.is_set() or engine.is_closing(self._crawler):
+            await self._crawl.outcomes.settle()
+            claims = [] if self._stopped.is_set() else await self._crawl.link.reclaim(MOST)
+            if self._stopped.is_set():
                 return
             if claims:
-                self._stats.inc_value("urifilter/reclaimed", len(claims))
+                self._crawl.stats.inc_value("urifilter/reclaimed", len(claims))
                 found = [(self._request_of(claim), claim.item) for claim in claims]
-                self._take_over([(request, item) for request, item in found if request is not None])
-                await self._endings.settle()
+                self._park(self._crawl.take_over([(each, item) for each, item in found if each is not None]), None)
+                await self._crawl.outcomes.settle()
             elif await self._others_work():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE):
@@ -110,25 +85,25 @@ class Reclaiming:
                 self._may_close = True
         finally:
             self._task = None
-            engine.nudge(self._crawler)
+            self._crawl.nudge()
 
     def _request_of(self, claim: Claim) -> Request | None:
         """Return the request of a claim; None if it is given up or parked."""
-        spider = self._crawler.spider
+        spider = self._crawl.crawler.spider
         assert spider is not None  # noqa: S101 - it is idle
         try:
-            name, url = payloads.named(claim.payload)
-            request = payloads.to_request(claim.payload, spider) if name == spider.name else None
+            name, url = named(claim.payload)
+            request = to_request(claim.payload, spider) if name == spider.name else None
         except ValueError as error:
-            self._stats.inc_value("urifilter/unreadable")
+            self._crawl.stats.inc_value("urifilter/unreadable")
             self._park([claim.item], f"it cannot be fetched: {error}")
             return None
-        if request is None or not engine.is_onsite(self._crawler, request):
+        if request is None:
             self._park([claim.item], None)  # another spider's
         elif claim.lapses >= self._claiming.lapses:
-            self._stats.inc_value("urifilter/parked")
+            self._crawl.stats.inc_value("urifilter/parked")
             self._park([claim.item], f"{url} killed {claim.lapses} crawls, it seems: commit or forget it, or wait")
-        elif self._outcomes.is_worth_trying(claim):
+        elif self._crawl.outcomes.is_worth_trying(claim):
             return request
         return None
 
@@ -139,17 +114,17 @@ class Reclaiming:
             if why is not None:
                 logger.warning("%s is set aside for ten minutes: %s", item, why)
             self._parked[item] = until
-            self._endings.add(Ending("release", PARKED), [item])
+            self._crawl.outcomes.end(Ending("release", PARKED), [item])
 
     async def _others_work(self) -> bool:
         """Whether others have pages in hand that may come to this spider soon, or Redis has to say so yet."""
-        found = await self._link.outstanding()
+        found = await self._crawl.link.outstanding()
         if found is None:
-            return self._link.waits
+            return self._crawl.options.on_error == "pause"
         now = time.monotonic()
         self._parked = {item: until for item, until in self._parked.items() if until > now}
         if found.due is None or found.others <= len(self._parked):
             return False
         # What is due later is parked by others: everybody else beats within a lease, and failures come sooner. The look
         # itself, for which ``due`` may wait, comes AFTER_DUE.
-        return found.due <= max(self._link.clients.lease, self._claiming.longest_delay) + 2 * AFTER_DUE
+        return found.due <= max(self._crawl.link.lease, self._claiming.longest_delay) + 2 * AFTER_DUE

@@ -1,0 +1,231 @@
+"""What else a project of Scrapy does: each case with Scrapy's own filter, and with the add-on beside it.
+
+Compared are the requests that the site got, and what callbacks and errbacks saw. Then a crawl that finds all pages of
+the site anew fetches those that are new for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import pytest
+from support.scrapy_crawl import ADDON, Crawl
+from support.servers import free_port, wait_until
+from support.site import Page, Served, star
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed"),
+    pytest.mark.slow,
+]
+
+CLAIMS = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0, "URIFILTER_CLAIM_FAILURES": 1}
+
+REFRESH = '<html><head><meta http-equiv="refresh" content="0; url=/next.html"></head></html>'
+
+
+def ours(server, *, claims=False, **more):
+    named = {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"}
+    return named | (CLAIMS if claims else {}) | more
+
+
+claims_or_not = pytest.mark.parametrize("claims", [False, True], ids=["", "claims"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spider, its site and settings; ``{port}`` and ``{folder}`` in them are replaced.
+
+    Attributes:
+        failed: the pages that failed: new for the next crawl, and with claims given up.
+        new: the pages that are new for the next crawl in any case: nobody has asked about them.
+    """
+
+    pages: dict[str, Page]
+    spider: str = "Follow"
+    settings: dict[str, object] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    new: set[str] = field(default_factory=set)
+
+
+def page(path, *links, **more):
+    return Page(f"/{path}.html", links=tuple(links), **more)
+
+
+OUT = "http://localhost:{port}"
+CASES = {
+    "redirect to a page that was seen": Case(
+        star(3, "/moved.html", "/to_start.html",
+             more=(Page("/moved.html", 302, "/leaf0.html"), Page("/to_start.html", 301, "/index.html")))
+    ),
+    "redirect off the site": Case(
+        star(3, "/moved.html", more=(Page("/moved.html", 302, f"{OUT}/out.html"), page("out"))), new={"/out.html"}
+    ),
+    "meta refresh": Case(star(3, "/refresh.html", more=(page("refresh", text=REFRESH), page("next", "/leaf1.html")))),
+    "retry by the callback": Case(star(2, "/bad.html", more=(page("bad"),)), "RetriesItself"),
+    "bodies": Case(star(2), "Bodies"),
+    "cookies and cb_kwargs": Case(star(2, "/end.html", "/end.html", more=(page("end"),)), "Cookies"),
+    "errbacks": Case(
+        star(
+            2, "/bad.html", "/hung.html", "/gone.html",
+            more=(Page("/bad.html", 500), Page("/hung.html", 0), Page("/gone.html", 404), page("instead", "/last.html"),
+                  page("last")),
+        ),
+        "Errbacks",
+        failed={"/bad.html", "/hung.html"},
+    ),
+    "a pipeline's requests": Case(
+        star(3, more=tuple(page(f"more{n}", "/leaf0.html") for n in range(3))),
+        "Items",
+        {"ITEM_PIPELINES": {"tests.support.scrapy_spiders.AsksForMore": 1}},
+    ),
+    "an extension's requests": Case(
+        star(2, more=(page("idle", "/leaf1.html", "/found.html"), page("found"))),
+        settings={"EXTENSIONS": {"tests.support.scrapy_spiders.AsksWhenIdle": 1}},
+    ),
+    "downloads within a callback": Case(star(3, "/inline.html", more=(page("inline"),)), "Inline"),
+    "an async generator": Case(star(4, "/leaf0.html", "/end.html", more=(page("end"),)), "Waits"),
+    "a callback that raises half-way": Case(
+        star(2, "/bad.html", more=(page("bad", *(f"/{n}.html" for n in range(4))), *map(page, map(str, range(4))))),
+        "HalfWay",
+        failed={"/bad.html"},
+        new={"/2.html", "/3.html"},
+    ),
+    "an inner middleware that raises": Case(
+        star(2, "/bad.html", "/bad_ignored.html", more=(page("bad"), page("bad_ignored"))),
+        settings={"DOWNLOADER_MIDDLEWARES": {"tests.support.scrapy_spiders.Breaks": 570}},
+        failed={"/bad.html", "/bad_ignored.html"},
+    ),
+    "HTTP cache": Case(
+        star(3, "/bad.html", more=(Page("/bad.html", 404),)),
+        settings={"HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": "{folder}/cache"},
+    ),
+    "pages of other sites": Case(
+        star(1, *(f"{OUT}/{each}.html" for each in ("plain", "unfiltered", "allowed")),
+             more=(page("plain"), page("unfiltered"), page("allowed"))),
+        "OtherSites",
+        new={"/plain.html", "/unfiltered.html", "/allowed.html"},
+    ),
+    "depth": Case(star(3, "/deep.html", more=(page("deep"),)), settings={"DEPTH_LIMIT": 1}, new={"/deep.html"}),
+}  # fmt: skip
+
+
+def put(value, port, folder):
+    """A value with the port of the site and a folder in it."""
+    if isinstance(value, str):
+        return value.replace("{port}", str(port)).replace("{folder}", str(folder))
+    if isinstance(value, dict):
+        return {name: put(each, port, folder) for name, each in value.items()}
+    return value
+
+
+@claims_or_not
+@pytest.mark.parametrize("name", CASES)
+def test_as_with_scrapys_own_filter(any_server, tmp_path, name, claims):
+    """The same requests, seen by the same callbacks; the next crawl fetches what failed, and what nobody has found."""
+    case, port, told = CASES[name], free_port(), []
+    pages = {
+        path: replace(
+            each, location=put(each.location, port, ""), links=tuple(put(link, port, "") for link in each.links)
+        )
+        for path, each in case.pages.items()
+    }
+    for folder, made in (("own", {}), ("ours", ours(any_server, claims=claims))):
+        settings = put(case.settings, port, tmp_path / folder) | made
+        with Served(pages=pages, port=port) as site:
+            stats = Crawl(site.url, spider=case.spider, domains=["127.0.0.1"], **settings).stats()
+            saw = {name: count for name, count in stats.items() if name.startswith("saw/")}
+            told.append((site.counts(), saw, stats["finish_reason"]))
+            if made:
+                before = Counter(site.fetched("127.0.0.1:" + str(port)) + site.fetched("127.0.0.1"))
+                found = [site.at("127.0.0.1", path) for path in pages]
+                Crawl(*found, spider="Finds", domains=["127.0.0.1"], **made).stats()
+                again = Counter(site.fetched("127.0.0.1:" + str(port)) + site.fetched("127.0.0.1")) - before
+    assert told[0] == told[1]
+    assert again.keys() == case.new | (set() if claims else case.failed)
+
+
+@claims_or_not
+def test_closed_by_a_count_of_pages(any_server, claims):
+    """The next crawl fetches the rest; without claims only what its start leads to, so a warning counts it."""
+    with Served(pages=star(60), delay=0.01) as site:
+        stats = Crawl(
+            site.url, CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=2, **ours(any_server, claims=claims)
+        ).stats()
+        assert stats["finish_reason"] == "closespider_pagecount"
+        left = site.pages.keys() - set(site.fetched())
+        assert left
+        assert (f"{len(left)} pages were found and not fetched" in stats["log"]) is not claims
+        Crawl(site.url, **ours(any_server, claims=claims)).stats()
+        assert site.pages.keys() == set(site.fetched())
+        assert set(Counter(site.fetched()) - Counter(site.pages.keys())) <= {"/index.html"}
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C twice", "kill"])
+@pytest.mark.parametrize("kept", ["claims", "JOBDIR"])
+def test_a_crawl_that_ends_at_once(any_server, tmp_path, how, kept):
+    """With claims the next crawl fetches the rest. With JOBDIR it ends, and fetches no page once more."""
+    more = ours(any_server, claims=kept == "claims", **({"JOBDIR": str(tmp_path)} if kept == "JOBDIR" else {}))
+    with Served(pages=star(60), delay=0.5) as site:
+        running = Crawl(site.url, **more)
+        wait_until(lambda: len(site.fetched()) > 20, "nothing is fetched")
+        if how == "kill":
+            running.kill()
+        else:
+            running.stop()
+            wait_until(lambda: "Send again to force" in running.log(), "it does not hear of Ctrl-C")
+            running.stop()
+            assert "forcing unclean shutdown" in running.stats()["log"]
+        before = set(site.fetched())
+        assert before < site.pages.keys()
+        assert Crawl(site.url, **more).stats()["finish_reason"] == "finished"
+        again = set(Counter(site.fetched()) - Counter(site.pages.keys()))
+        if kept == "claims":
+            assert set(site.fetched()) == site.pages.keys()
+            assert again <= before  # those that were under way
+        else:
+            assert again <= {"/index.html"}
+
+
+@claims_or_not
+def test_two_spiders_of_a_process(any_server, claims):
+    """They fetch each page once together."""
+    with Served(count=200) as site:
+        starts = [site.url, site.at("127.0.0.1", "/part1/1.html")]
+        stats = Crawl(*starts, domains=["127.0.0.1"], count=2, **ours(any_server, claims=claims)).stats()
+        assert stats["finish_reason"] == "finished"
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        twice = [site.pages[path] for path, times in fetched.items() if times > 1]
+        assert [each for each in twice if not each.fails and each.path not in {"/part0/0.html", "/part1/1.html"}] == []
+
+
+def test_one_of_three_is_killed(any_server, tmp_path):
+    """Without claims the others end, and fetch no page twice; the pages that the killed one had are fetched by none."""
+    with Served(count=600, delay=0.01) as site:
+        starts = [site.at("127.0.0.1", path) for path in sorted(site.pages)[:3]]
+        more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 3)} | ours(any_server)
+        crawls = [Crawl(url, **more) for url in starts]
+        wait_until(lambda: len(site.fetched()) > 150, "the crawl does not begin")
+        crawls[0].kill()
+        assert [each.stats()["finish_reason"] for each in crawls[1:]] == ["finished"] * 2
+        twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
+        assert [each for each in twice if not each.fails and not each.location and each.path not in starts] == []
+
+
+@pytest.mark.nightly
+@claims_or_not
+def test_redis_is_away_for_a_minute(make_server, claims):
+    """The crawl goes on, and fetches every page."""
+    server = make_server(appendonly="yes", appendfsync="always")
+    with Served(count=300, delay=0.02) as site:
+        running = Crawl(site.url, domains=["127.0.0.1"], **ours(server, claims=claims, URIFILTER_TIMEOUT=0.5))
+        wait_until(lambda: len(site.fetched()) > 50, "nothing is fetched")
+        server.kill()
+        wait_until(lambda: "(URIFILTER_ON_ERROR)" in running.log(), "it does not see that Redis is away")
+        time.sleep(60)
+        server.start()
+        assert running.stats()["finish_reason"] == "finished"
+        assert set(site.fetched()) == site.pages.keys()

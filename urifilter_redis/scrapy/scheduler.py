@@ -1,0 +1,381 @@
+"""The scheduler: it asks about the requests that gather, and gives those that are new to the project's own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from scrapy import signals
+from scrapy.core.scheduler import BaseScheduler, Scheduler
+from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
+from scrapy.exceptions import NotSupported
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.misc import build_from_crawler, load_object
+
+from urifilter_redis.bloom.encoding import MOST_BYTES
+from urifilter_redis.scrapy.claims import Reclaiming
+from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl
+from urifilter_redis.scrapy.fetches import Mark
+from urifilter_redis.scrapy.link import Answer
+from urifilter_redis.scrapy.options import META
+from urifilter_redis.scrapy.outcomes import Outcome
+from urifilter_redis.scrapy.payloads import text_of, written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Self
+
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+__all__ = ["UriDupeFilter", "UriFilterScheduler"]
+
+logger = logging.getLogger(__name__)
+
+#: The most requests of a call.
+MOST = 500
+
+#: The stats of requests that go on.
+_STATS = {Answer.NEW: "urifilter/new", Answer.AGAIN: "urifilter/again", Answer.PASS: "urifilter/unasked"}
+
+
+_URL_ONLY = (
+    "%s is claimed with its address alone, so that another crawl would give its page to parse(): %s - no more of these "
+    "will be shown (see urifilter/url_only)"
+)
+
+
+class _Question(NamedTuple):
+    """A request that waits for an answer.
+
+    Attributes:
+        earlier: the items of the addresses that redirected to it.
+        again: whether its page is fetched whatever the filter says.
+        is_late: whether it waited in the project's scheduler without an answer.
+    """
+
+    request: Request
+    item: str | bytes
+    earlier: list[str | bytes]
+    again: bool
+    is_late: bool = False
+
+
+class UriFilterScheduler(BaseScheduler):
+    """A scheduler around the project's own, which ``URIFILTER_SCHEDULER`` names; the add-on sets both.
+
+    What is enqueued waits until the filter has answered: one call at a time asks about all that gathered, and what is
+    new goes on. Requests with ``dont_filter`` go on at once, unless they are starts.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawl = crawl = Crawl.of(crawler)
+        crawl.scheduler = self
+        if crawl.options.claiming is not None:
+            crawl.reclaiming = Reclaiming(crawl, crawl.options.claiming)
+        settings = crawler.settings
+        inner = load_object(settings.get("URIFILTER_SCHEDULER") or "scrapy.core.scheduler.Scheduler")
+        self._inner: Any = build_from_crawler(inner, crawler)
+        #: Whether Scrapy's own scheduler has requests in memory. (isinstance() takes every scheduler for one of these.)
+        self._has_memory, self._has_disk = Scheduler in inner.__mro__, bool(settings.get("JOBDIR"))
+        self._questions: deque[_Question] = deque()
+        self._asked: list[_Question] = []
+        self._task: asyncio.Task[None] | None = None
+        #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
+        self._again: set[str | bytes] = set()
+        self._is_open = self._is_closed = self._clears = False
+        self._log = RFPDupeFilter(debug=settings.getbool("DUPEFILTER_DEBUG")).log
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the scheduler of a crawl."""
+        return cls(crawler)
+
+    @property
+    def held(self) -> int:
+        """The number of requests that wait for an answer."""
+        return len(self._questions) + len(self._asked)
+
+    def open(self, spider: Spider) -> Deferred[None]:
+        """Open the filter, or make it, and the project's scheduler.
+
+        The result's errors: a ValueError for a setting that is not possible, and UriFilterError.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise NotSupported("URIFILTER needs Scrapy's asyncio reactor: remove TWISTED_REACTOR") from None
+        return deferred_from_coro(self._open(spider))
+
+    def close(self, reason: str) -> Deferred[None]:
+        """Ask about what waits, give back what is unfetched, and close the project's scheduler and the filter."""
+        return deferred_from_coro(self._close(reason))
+
+    def has_pending_requests(self) -> bool:
+        """Whether requests wait, for an answer or for their download."""
+        return self.held > 0 or self._inner.has_pending_requests()
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Take a request, to ask about it soon or pass it on; return False if it is dropped at once."""
+        crawl, fetches = self._crawl, self._crawl.fetches
+        fetch, is_start = fetches.arrived(request), request in crawl.starts
+        crawl.starts.discard(request)
+        if (taken := crawl.taken_over.pop(request, None)) is not None:
+            return self._pass_on(request, Mark(items=[taken]))
+        if self._is_closed:
+            return False
+        item, again = crawl.item(request), is_start or request.meta.get(META) == "again"
+        earlier: list[str | bytes] = []
+        if fetch is not None:
+            is_same, takes_place = item == crawl.item(fetch.request), fetch.is_downloading
+            if request.dont_filter and (is_same or takes_place):  # a retry
+                fetches.replace(fetch)
+                return self._pass_on(request, Mark(items=fetch.items, again=fetch.again))
+            if takes_place and is_same:  # it is dropped, as by Scrapy's own filter
+                fetches.finish(fetch, fetch.outcome_of(request))
+            elif takes_place:
+                fetches.replace(fetch)
+                earlier, again = fetch.items, again or fetch.again
+        if request.dont_filter and not is_start:
+            fetches.settle(request)
+            return bool(self._inner.enqueue_request(request))
+        self._ask_about(_Question(request, item, earlier, again))
+        return True
+
+    def next_request(self) -> Request | None:
+        """Return the next request of the project's scheduler; one that nobody was asked about has to wait."""
+        crawl = self._crawl
+        while self.held < MOST_HELD and (request := self._inner.next_request()) is not None:
+            mark = _taken_mark(request)
+            if mark is None:
+                return cast("Request", request)
+            if mark.get("ask"):
+                again = mark.get("again", False)
+                question = _Question(request, crawl.item(request), mark["items"], again, is_late=True)
+                if not (crawl.link.away and crawl.options.on_error == "pass"):
+                    self._ask_about(question)
+                    continue
+                crawl.link.passed[question.item] = None
+                crawl.fetches.settle(request)
+                mark = self._mark(question, Answer.NEW)
+            return crawl.fetches.begin(request, mark)
+        return None
+
+    def clear(self) -> None:
+        """Note that the project's scheduler is about to empty its queue; see ``UriDupeFilter``."""
+        if self._crawl.options.clear:
+            self._clears = True
+            return
+        logger.warning(
+            "Filter %r is kept, because other crawls may share it; set URIFILTER_CLEAR to empty it at each clear()",
+            self._crawl.options.name,
+        )
+        self._stop(_all_of(self._inner))
+
+    async def _open(self, spider: Spider) -> None:
+        await self._crawl.link.open()
+        self._is_open = True
+        if (opened := self._inner.open(spider)) is not None:
+            await maybe_deferred_to_future(opened)
+        await self._clear()
+
+    async def _close(self, reason: str) -> None:
+        crawl, self._is_closed = self._crawl, True
+        crawl.link.last_calls()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if crawl.reclaiming is not None:
+            await crawl.reclaiming.stop()
+        knows_all, unfiltered = await self._end_memory()
+        if self._is_open and (closed := self._inner.close(reason)) is not None:
+            await maybe_deferred_to_future(closed)
+        await self._clear()
+        crawl.fetches.end_all(Outcome.STOPPED)
+        await crawl.outcomes.finish(unfiltered, commits=knows_all)
+        await crawl.link.close()
+
+    async def _clear(self) -> None:
+        if self._clears:
+            self._clears = False
+            await self._crawl.link.drop()
+
+    async def _end_memory(self) -> tuple[bool, int]:
+        """Give back the items of requests that end with the crawl.
+
+        Return whether the filter knows all that was found, and the number of requests that it never was to know. With
+        claims it is told of those, too, that nobody was asked about: the pages that lead to them are committed.
+        """
+        if not self._is_open or not self._has_memory:
+            return True, 0
+        stats = self._crawl.stats
+        dequeued = {name: stats.get_value(f"scheduler/dequeued{name}", 0) for name in ("", "/memory")}
+        most = stats.get_value("scheduler/enqueued/memory", 0) - dequeued["/memory"] if self._has_disk else None
+        late, unfiltered = self._stop(itertools.islice(_all_of(self._inner), most))  # memory comes before the disk
+        for name, count in dequeued.items():  # these were not
+            stats.set_value(f"scheduler/dequeued{name}", count)
+        if self._crawl.options.claiming is None or not late:
+            self._crawl.outcomes.unfetched += len(late)
+            return True, unfiltered
+        asked = {self._crawl.item(each): each for each in late}
+        answers = await self._crawl.link.ask(list(asked), {item: self._payload(asked[item]) for item in asked})
+        new = [item for item, answer in zip(asked, answers, strict=True) if answer is Answer.NEW]
+        self._crawl.outcomes.note(new, Outcome.STOPPED)
+        return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers), unfiltered
+
+    def _stop(self, requests: Any) -> tuple[list[Request], int]:
+        """Give back the items of requests; return those that nobody was asked about, and the number of others."""
+        late, unfiltered = [], 0
+        for request in requests:
+            mark = _taken_mark(request)
+            if mark is None:
+                unfiltered += 1
+                continue
+            self._crawl.outcomes.note(mark["items"], Outcome.STOPPED)
+            if mark.get("ask"):
+                late.append(request)
+        return late, unfiltered
+
+    def _pass_on(self, request: Request, mark: Mark) -> bool:
+        request.meta[META] = mark
+        if not mark.get("ask"):
+            self._crawl.fetches.settle(request)
+        if self._inner.enqueue_request(request):
+            return True
+        self._crawl.outcomes.note(mark["items"], Outcome.DROPPED)
+        return False
+
+    def _ask_about(self, question: _Question) -> None:
+        self._questions.append(question)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._ask())
+
+    async def _ask(self) -> None:
+        """Ask about all that gathered, and what gathers meanwhile."""
+        crawl = self._crawl
+        try:
+            await asyncio.sleep(0)
+            while self._questions:
+                self._asked = [self._questions.popleft() for _ in range(min(MOST, len(self._questions)))]
+                if crawl.outcomes.forgets and not crawl.link.away:  # "seen" may be no longer true as it arrives
+                    await crawl.outcomes.settle()
+                answers = await self._answers()
+                asked, self._asked = self._asked, []
+                for question in asked:
+                    self._answer(question, answers.get(question.item, Answer.SEEN))
+                    if answers.get(question.item) is not Answer.ASK:
+                        answers.pop(question.item, None)  # an item that is there twice is new once
+                crawl.nudge()
+        except Exception:
+            logger.exception("The filter cannot be asked")
+            crawl.close_spider("urifilter_error")
+        finally:
+            self._asked, self._task = [], None
+
+    async def _answers(self) -> dict[str | bytes, Answer]:
+        """Ask about the items that neither failed before nor wait in this crawl; return the answers to those."""
+        crawl = self._crawl
+        asked: dict[str | bytes, Request] = {}
+        for each in self._asked:
+            if each.is_late:
+                crawl.link.passed.pop(each.item, None)
+            if each.item not in crawl.outcomes.failed and each.item not in crawl.outcomes.in_hand:
+                asked.setdefault(each.item, each.request)
+        if not asked:
+            return {}
+        crawl.stats.inc_value("urifilter/asked", len(self._asked))
+        payloads = {} if crawl.options.claiming is None else {item: self._payload(each) for item, each in asked.items()}
+        return dict(zip(asked, await crawl.link.ask(list(asked), payloads), strict=True))
+
+    def _payload(self, request: Request) -> str | None:
+        """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
+        spider = self._crawl.crawler.spider
+        assert spider is not None  # noqa: S101 - there are requests
+        try:
+            return text_of(request, spider)
+        except ValueError as error:
+            if not self._crawl.stats.get_value("urifilter/url_only"):
+                logger.warning(_URL_ONLY, request, error)
+            self._crawl.stats.inc_value("urifilter/url_only")
+            text = written(spider, {"url": request.url})
+            return text if len(text) <= MOST_BYTES else None
+
+    def _answer(self, question: _Question, answer: Answer) -> None:
+        """Pass on a request that is new; drop one that was seen."""
+        crawl, item = self._crawl, question.item
+        has_failed = item in crawl.outcomes.failed
+        if answer is Answer.NEW and has_failed:
+            crawl.outcomes.give_back_again(item)
+            answer = Answer.SEEN
+        elif question.again and answer in {Answer.NEW, Answer.SEEN} and not has_failed:
+            is_first = item not in self._again
+            self._again.add(item)
+            answer = Answer.AGAIN if is_first and answer is Answer.SEEN else answer
+        if answer is not Answer.SEEN:
+            if answer is Answer.NEW and self._has_memory and not self._has_disk:
+                crawl.outcomes.in_hand.add(item)
+            if answer in _STATS:
+                crawl.stats.inc_value(_STATS[answer])
+            self._pass_on(question.request, self._mark(question, answer))
+            return
+        crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
+        crawl.fetches.settle(question.request)
+        self._log(question.request, crawl.crawler.spider)  # type: ignore[arg-type]
+        told = {"request": question.request, "spider": crawl.crawler.spider}
+        crawl.crawler.signals.send_catch_log(signals.request_dropped, **told)
+
+    def _mark(self, question: _Question, answer: Answer) -> Mark:
+        """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
+        mark = Mark(items=question.earlier)
+        if answer is Answer.NEW or (answer is Answer.PASS and question.is_late):
+            mark["items"] = [*(each for each in question.earlier if each != question.item), question.item]
+        elif answer is not Answer.AGAIN:
+            mark["ask"] = True
+        if question.again:
+            mark["again"] = True
+        return mark
+
+
+class UriDupeFilter(BaseDupeFilter):
+    """The dupefilter of the project's scheduler: it drops nothing, because ``UriFilterScheduler`` has asked before."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Make the dupefilter of a crawl; Scrapy's scheduler calls this."""
+        return cls(crawler)
+
+    @classmethod
+    def from_spider(cls, spider: Spider) -> Self:
+        """Make the dupefilter of a spider's crawl; the scheduler of scrapy-redis calls this."""
+        return cls(spider.crawler)
+
+    def clear(self) -> None:
+        """Empty the filter if ``URIFILTER_CLEAR`` is set; otherwise warn, and make new again what the queue has.
+
+        The scheduler of scrapy-redis calls this before it empties its queue: as a spider closes, unless
+        ``SCHEDULER_PERSIST`` is set, and as it opens with ``SCHEDULER_FLUSH_ON_START``.
+        """
+        scheduler = Crawl.of(self._crawler).scheduler
+        if scheduler is not None:
+            scheduler.clear()
+
+
+def _all_of(scheduler: Any) -> Iterator[Request]:
+    """Take all requests out of a scheduler."""
+    while (request := scheduler.next_request()) is not None:
+        yield request
+
+
+def _taken_mark(request: Request) -> Mark | None:
+    """Take the mark out of a request; None if it has none."""
+    mark = request.meta.get(META)
+    if not isinstance(mark, dict):
+        return None
+    del request.meta[META]
+    return cast("Mark", mark)
