@@ -55,15 +55,15 @@ local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6] }, ' ')
 
 -- @include "_shard.lua" identity meta
 
-local counts = {} -- position, failures and lapses in turn
+local found_counts = {} -- position, failures and lapses in turn
 local function note_counts(position, failures, lapses)
-  local n = failures + lapses > 0 and #counts
-  if n then counts[n + 1], counts[n + 2], counts[n + 3] = position, failures, lapses end
+  local n = failures + lapses > 0 and #found_counts
+  if n then found_counts[n + 1], found_counts[n + 2], found_counts[n + 3] = position, failures, lapses end
 end
 
 -- No record has the counts: the entries have them.
 local function with_counts(answers)
-  for _, each in ipairs(counts) do
+  for _, each in ipairs(found_counts) do
     answers[#answers + 1] = each
   end
   return answers

@@ -172,9 +172,9 @@ end
 -- The oldest notes go, and of this call's own some only if that is not enough: the clock may have been set back.
 local own_notes, looked_for = 0, 0
 while note_bytes > MOST_NOTES and looked_for < OLDEST_A_CALL do
-  local oldest = call('ZRANGE', GIVEN_UP_AT, own_notes, own_notes + OLDEST_A_LOOK - 1)
-  if #oldest == 0 then break end
-  for _, digest in ipairs(oldest) do
+  local old_ones = call('ZRANGE', GIVEN_UP_AT, own_notes, own_notes + OLDEST_A_LOOK - 1)
+  if #old_ones == 0 then break end
+  for _, digest in ipairs(old_ones) do
     if made[digest] then
       own_notes = own_notes + 1
     elseif note_bytes > MOST_NOTES then

@@ -20,8 +20,9 @@ local TRIED = {
   { 'GETRANGE', key, 0, 0 }, { 'HDEL', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HMGET', key, '' },
   { 'HRANDFIELD', key, 2 }, { 'HSET', key, '', '', 'no value' }, { 'RENAME', key, key }, { 'SET', key, '', 'XX' },
   { 'SETRANGE', key, 0, '' }, { 'STRLEN', key }, { 'TIME' }, { 'UNLINK', key }, { 'ZADD', key, 'XX', 0, '' },
-  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANDMEMBER', key, 2 }, { 'ZRANGEBYLEX', key, '-', '+' },
-  { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 }, { 'ZSCORE', key, '' },
+  { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANDMEMBER', key, 2 }, { 'ZRANGE', key, 0, 0 },
+  { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 },
+  { 'ZSCORE', key, '' },
 }
 -- Each function is called, because one that is missing fails only then. The last two are differences between versions
 -- of Lua: in newer ones unpack is a function of table, and 4 / 2 reads as 2.0.

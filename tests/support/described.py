@@ -35,7 +35,7 @@ def info_of(*slices: SliceInfo, settings: dict | None = None, archive: str | Non
     live = slices or (slice_of(),)
     total = live[-1].inserted if config.write == "all" else sum(each.inserted for each in live)
     made = {
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed"}},
+        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
         "name": "news",
         "format": FORMAT,
         "slice_bytes": config.bytes,

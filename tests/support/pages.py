@@ -5,6 +5,7 @@ Comments of HTML, which readers do not see, tell more of a snippet:
 - ``<!-- not run: REASON -->`` before a block: it is an excerpt, or needs something that tests do not have.
 - ``<!-- needs: PROGRAM -->`` before a block: it is run where this program is installed.
 - ``<!-- in the background -->`` before a block of ``sh``: its command goes on until the page ends.
+- ``<!-- source: NAME -->`` before a block: it is a file of the tree.
 - ``<!-- file: NAME -->`` before a block of any language: it is written to this file, for the commands below it.
 - ``<!-- run: COMMANDS -->`` anywhere: commands that a reader need not see.
 """
