@@ -26,12 +26,12 @@ def test_a_worker_that_just_starts(tmp_path, monkeypatch):
 
 
 class Known:
-    """The filters of one worker, which read ``news`` at some time, and found so many items; None: Redis is away."""
+    """The filters of one worker, which began to read ``news`` at some time; None items: Redis is away."""
 
     wanted, archive_up = (), None
 
-    def __init__(self, items: int | None, taken: float = 0.0) -> None:
-        self._items, self._taken = items, taken
+    def __init__(self, items: int | None, began: float = 0.0, took: float = 1.0) -> None:
+        self._items, self._began, self._taken = items, began, began + took
 
     async def in_redis(self) -> set[str]:
         if self._items is None:
@@ -42,7 +42,7 @@ class Known:
         return set()
 
     async def measured(self, _: str) -> Measured:
-        return Measured(info_of(inserted=self._items), 0.0, self._taken, 0.0, 0.0)
+        return Measured(info_of(inserted=self._items), 0.0, self._taken, self._began, 0.0, 0.0)
 
 
 def items_told(filters: Known) -> float:
@@ -53,8 +53,8 @@ def items_told(filters: Known) -> float:
 def test_the_gauges_that_were_read_last(tmp_path, monkeypatch):
     """In an outage all workers tell them, also after a worker has told what it read before that."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    assert items_told(Known(2, taken=20.0)) == 2
-    assert items_told(Known(1, taken=10.0)) == 1
+    assert items_told(Known(2, began=20.0)) == 2
+    assert items_told(Known(1, began=10.0, took=60.0)) == 1
     assert items_told(Known(None)) == 2
-    assert items_told(Known(3, taken=30.0)) == 3
+    assert items_told(Known(3, began=30.0)) == 3
     assert items_told(Known(None)) == 3

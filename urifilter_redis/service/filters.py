@@ -74,6 +74,7 @@ class Measured:
     info: FilterInfo
     at: float  # when it was read, in seconds since 1970, by Redis
     taken: float  # the same moment
+    began: float  # when its reading began: what was read may be as old
     until: float  # until then the state is shown without reading it again
     lately: float  # until then a reading would take more than its share of the time
 
@@ -319,7 +320,7 @@ class Filters:
         at = await self.run(name, server_time) / 1000  # the clock may have been set since the filter was opened
         now = time.monotonic()
         age = (now - began) / MEASURING
-        return Measured(found, at, now, now + min(age, LONGEST_AGE), now + max(age, LONGEST_AGE))
+        return Measured(found, at, now, began, now + min(age, LONGEST_AGE), now + max(age, LONGEST_AGE))
 
 
 def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[T]) -> None:

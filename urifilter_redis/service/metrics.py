@@ -100,8 +100,8 @@ _RESTORING = "urifilter_filter_restoring"
 _RESTORING_SHARDS = "urifilter_filter_restoring_shards"
 _SHARDS = "urifilter_filter_shards"
 
-#: Beside the gauges that are kept: when they were read, by the monotonic clock, which is the same for all workers.
-_TAKEN = "taken"
+#: Beside the gauges that are kept: when their reading began, by the monotonic clock, which is the same for all workers.
+_BEGAN = "began"
 
 #: Gauges of a filter: name, help, and the value, None for none.
 _GAUGES = (
@@ -341,7 +341,7 @@ async def _measured(
             unsure.append(name)
             log.warning("the metrics of filter %s are the last known: %s", name, error)
         else:
-            values = {**_values_of(task.result()), _TAKEN: task.result().taken}
+            values = {**_values_of(task.result()), _BEGAN: task.result().began}
             if values[_RESTORING]:
                 unsure.append(name)
         found[name] = up, values
@@ -400,17 +400,17 @@ def _values_of(measured: Measured) -> dict[str, float]:
 
 
 def _keep(values: Mapping[str, Values]) -> None:
-    """Keep the gauges of filters, for all workers; those that another worker has read later stay."""
+    """Keep the gauges of filters, for all workers; those whose reading another worker began later stay."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         part, kept = Path(folder) / f"{_FILE}.{os.getpid()}", _kept()
-        newest = {name: max(each, kept.get(name, {}), key=_taken) for name, each in values.items()}
+        newest = {name: max(each, kept.get(name, {}), key=_began) for name, each in values.items()}
         with contextlib.suppress(OSError):  # a full disk must not cost this answer
             part.write_text(json.dumps(newest))
             part.replace(Path(folder) / _FILE)
 
 
-def _taken(values: Values) -> float:
-    return values.get(_TAKEN, 0.0)
+def _began(values: Values) -> float:
+    return values.get(_BEGAN, 0.0)
 
 
 def _kept() -> dict[str, dict[str, float]]:
