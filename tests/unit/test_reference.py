@@ -105,7 +105,7 @@ def texts_of(path: Path) -> set[str]:
 def test_every_setting_of_scrapy_is_listed():
     """Each setting that Scrapy's parts read by its name stands in a table of the page about Scrapy."""
     texts = {text for path in SOURCES if "scrapy" in path.parts for text in texts_of(path)}
-    page = (ROOT / "docs" / "how-to" / "scrapy.md").read_text()
+    page = (ROOT / "docs" / "reference" / "scrapy.md").read_text()
     rows = " ".join(line for line in page.splitlines() if line.startswith("|"))
     listed = {f"URIFILTER_{name}" for name in re.findall(r"`(?:URIFILTER)?_([A-Z_]+)`", rows)}
     assert {text for text in texts if re.fullmatch(r"URIFILTER_[A-Z_]+[A-Z]", text)} <= listed
