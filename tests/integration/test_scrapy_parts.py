@@ -454,6 +454,37 @@ def test_a_redirect_that_ends(any_server, how):
     assert seen(any_server, *run(any_server, test)) == [True, True, False]
 
 
+@pytest.mark.parametrize("dont_filter", [False, True])
+def test_a_start_twice(any_server, dont_filter):
+    """As with Scrapy's own filter: with ``dont_filter`` it is fetched each time, even if it failed, else once."""
+
+    async def test(parts):
+        one = scrapy.Request(A, dont_filter=dont_filter)
+        found = await parts.started(one, one.replace())
+        assert len(found) == 1 + dont_filter
+        for each in found:
+            await parts.failed(each, OSError())
+        assert len(await parts.started(one.replace())) == dont_filter
+
+    run(any_server, test)
+
+
+def test_a_redirect_off_the_site_ends_the_crawl(any_server):
+    """The engine may find out in the same turn that nothing is left to do: the address is fetched all the same."""
+
+    def offsite(request):
+        if request.url == C:
+            raise IgnoreRequest
+
+    async def test(parts):
+        parts.crawler.signals.connect(offsite, signals.request_scheduled)
+        parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), C))
+        assert not await parts.idle()
+        return [parts.item(scrapy.Request(each)) for each in (A, C)]
+
+    assert seen(any_server, *run(any_server, test)) == [True, False]
+
+
 @pytest.mark.slow
 def test_redis_is_away_pause(make_server):
     """Requests wait, and the spider stays open, until Redis is back."""

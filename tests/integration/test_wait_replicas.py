@@ -203,8 +203,8 @@ def test_scrapy(pair):
 
     master, _ = pair
 
-    async def test(_, dupefilter):
-        assert dupefilter.request_seen(scrapy.Request(A)) is False
+    async def test(parts):
+        await parts.begun(scrapy.Request(A))
         assert _calls(master, "wait") > 0
 
     run(master, test, URIFILTER_REDIS_URL=f"{master.url}?wait_replicas=1", URIFILTER_NAME="pages")

@@ -53,6 +53,12 @@ class Crawl:
         """Ask the spider to close, as Ctrl-C does."""
         self._process.send_signal(signal.SIGINT)
 
+    def suspend(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.communicate()

@@ -172,6 +172,7 @@ class Fetches:
 
     def end_all(self, outcome: Outcome) -> None:
         """End all fetches, as the spider has nothing to do: those whose page has not ended have this outcome."""
+        self._look_for_dropped()  # what is on its way now was dropped: nothing is enqueued later in the same turn
         for fetch in list(self._live):
             self.finish(fetch, fetch.outcome if fetch.has_ended else outcome)
 

@@ -102,6 +102,8 @@ class Link:
         self._opening = asyncio.Lock()
         #: The items that went on without a question ("pass"): once each, until the filter says something about them.
         self.passed: dict[str | bytes, None] = {}
+        #: The items that count as new because the answer was lost: the filter may not have them.
+        self.unsure: set[str | bytes] = set()
         self._watch: asyncio.Task[None] | None = None
         self._last = False
 
@@ -293,6 +295,7 @@ class Link:
         if answer is not None:
             return Answer.NEW if answer else Answer.SEEN
         if isinstance(error, AnswerLost) and self._options.claiming is None:
+            self.unsure.add(item)
             return Answer.NEW
         if self._options.on_error != "pass":
             return Answer.ASK

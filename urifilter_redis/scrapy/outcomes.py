@@ -97,8 +97,8 @@ class Outcomes:
         if outcome in {Outcome.FAILED, Outcome.REFUSED}:
             self.failed |= dict.fromkeys(items, outcome)
         if self._claiming is None:
-            if outcome is Outcome.DONE:  # those that went on without a question
-                self.end(RECORD, [item for item in items if item in self._link.passed])
+            if outcome is Outcome.DONE:  # those that went on without an answer
+                self.end(RECORD, [item for item in items if item in self._link.passed or item in self._link.unsure])
             elif outcome in {Outcome.DROPPED, Outcome.STOPPED}:
                 self._forget(items)
             return

@@ -306,14 +306,14 @@ class UriFilterScheduler(BaseScheduler):
     def _answer(self, question: _Question, answer: Answer) -> None:
         """Pass on a request that is new; drop one that was seen."""
         crawl, item = self._crawl, question.item
-        has_failed = item in crawl.outcomes.failed
+        has_failed, unfiltered = item in crawl.outcomes.failed, question.request.dont_filter
         if answer is Answer.NEW and has_failed:
             crawl.outcomes.give_back_again(item)
             answer = Answer.SEEN
-        elif question.again and answer in {Answer.NEW, Answer.SEEN} and not has_failed:
-            is_first = item not in self._again
+        elif question.again and answer in {Answer.NEW, Answer.SEEN} and (unfiltered or not has_failed):
+            is_wanted = unfiltered or item not in self._again
             self._again.add(item)
-            answer = Answer.AGAIN if is_first and answer is Answer.SEEN else answer
+            answer = Answer.AGAIN if is_wanted and answer is Answer.SEEN else answer
         if answer is not Answer.SEEN:
             if answer is Answer.NEW and self._has_memory and not self._has_disk:
                 crawl.outcomes.in_hand.add(item)
