@@ -156,8 +156,9 @@ class Raw:
         return Answer(status, headers, self._reader.read(int(headers["content-length"])))
 
     def ask(self, data: bytes) -> Answer | None:
-        """Send, and return the next response."""
-        self.send(data)
+        """Send, and return the next response; it may be there, and the connection closed, before all is sent."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            self.send(data)
         return self.answer()
 
     def close(self) -> None:
