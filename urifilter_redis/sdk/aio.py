@@ -585,7 +585,8 @@ class AsyncFilterAPIClient(AsyncAdmin):
             0
         """
         call = retry_given_up(self._api, filter_typeid, uris, key, retry)
-        return await self._resolved(call, attrgetter("offered"))
+        offered: int = await self._resolved(call, attrgetter("offered"))
+        return offered
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.

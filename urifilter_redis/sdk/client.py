@@ -584,7 +584,8 @@ class FilterAPIClient(Admin):
             0
         """
         call = retry_given_up(self._api, filter_typeid, uris, key, retry)
-        return self._resolved(call, attrgetter("offered"))
+        offered: int = self._resolved(call, attrgetter("offered"))
+        return offered
 
     def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.
