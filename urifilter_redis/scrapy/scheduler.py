@@ -221,7 +221,7 @@ class UriFilterScheduler(BaseScheduler):
             self._crawl.outcomes.unfetched += len(late)
             return True, unfiltered
         asked = {self._crawl.item(each): each for each in late}
-        answers = await self._crawl.link.ask(list(asked), {item: self._payload(asked[item]) for item in asked})
+        answers = await self._crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
         new = [item for item, answer in zip(asked, answers, strict=True) if answer is Answer.NEW]
         self._crawl.outcomes.note(new, Outcome.STOPPED)
         return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers), unfiltered
@@ -287,8 +287,8 @@ class UriFilterScheduler(BaseScheduler):
         if not asked:
             return {}
         crawl.stats.inc_value("urifilter/asked", len(self._asked))
-        payloads = {} if crawl.options.claiming is None else {item: self._payload(each) for item, each in asked.items()}
-        return dict(zip(asked, await crawl.link.ask(list(asked), payloads), strict=True))
+        answers = await crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
+        return dict(zip(asked, answers, strict=True))
 
     def _payload(self, request: Request) -> str | None:
         """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
