@@ -321,11 +321,12 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.stats.inc_value(_STATS[answer])
             self._pass_on(question.request, self._mark(question, answer))
             return
-        crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
+        if question.earlier:
+            crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
         crawl.fetches.settle(question.request)
-        self._log(question.request, crawl.crawler.spider)  # type: ignore[arg-type]
-        told = {"request": question.request, "spider": crawl.crawler.spider}
-        crawl.crawler.signals.send_catch_log(signals.request_dropped, **told)
+        spider = crawl.crawler.spider
+        self._log(question.request, spider)  # type: ignore[arg-type]
+        crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
     def _mark(self, question: _Question, answer: Answer) -> Mark:
         """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
