@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import pickle
 import threading
@@ -313,6 +314,9 @@ def test_bad_items(news):
             with pytest.raises(BadItem) as caught:
                 mine.claim_many(["a", *bad, "b", *bad])
             assert caught.value.indices == [1, 3]
+        with pytest.raises(BadItem) as caught:
+            mine.claim_many([object(), "a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
+        assert caught.value.indices == [0, 2]
         with pytest.raises(BadItem, match="its payload has 65537 bytes") as caught:
             mine.claim_many(["a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
         assert caught.value.indices == [1]
@@ -559,6 +563,15 @@ def test_near_cache(clients, any_server):
         assert news.retry_given_up(["d"]) == 1
         assert news.near_cache.entries == 2
         assert mine.claim("d") is True
+        made = []
+        assert mine.claim_many(["a", "e", "d", "c"], payload=lambda item: made.append(item) or [item]) == [
+            False,
+            True,
+            False,
+            False,
+        ]
+        assert made == ["e", "d"]
+        assert mine.claimed(["d", "e"]) == [Claim("d", "d"), Claim("e", ["e"])]
 
 
 @pytest.mark.parametrize("call", ["claim", "commit"])
@@ -799,6 +812,24 @@ def test_a_retry_distrusts_the_near_cache(lossy):
         error = lost(proxy, mine.claim_many, ["seen", "a"])
         assert error.answers == [False, None]
         assert mine.claim_ages(["seen", "a"], retry=error) == [1, 0]
+
+
+@pytest.mark.slow
+def test_payloads_of_items_that_the_near_cache_had_answered(lossy, any_server):
+    """They are made once the server is asked about these items, too."""
+    news, proxy = lossy
+    assert news.insert_many(["seen", "forgotten"]) == [True, True]
+    with news.claims() as mine:
+        made = []
+        items = ["a", "forgotten", "seen"]
+        claim = functools.partial(mine.claim_many, payload=lambda item: made.append(item) or [item])
+        error = lost(proxy, claim, items)
+        assert made == ["a"]
+        with UriFilter.open("news", redis=any_server.url) as other:
+            other.forget(["forgotten"])
+        assert mine.claim_ages(items, retry=error) == [0, 0, 1]
+        assert made == ["a", "forgotten", "seen"]
+        assert mine.claimed(items) == [Claim("a", ["a"]), Claim("forgotten", ["forgotten"])]
 
 
 @pytest.mark.slow

@@ -395,6 +395,29 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch)
     assert left(any_server) == {}
 
 
+def test_what_is_written(any_server):
+    """A request is written as JSON only when the server is asked to claim its address."""
+    written = []
+
+    class Counted(scrapy.Request):
+        def to_dict(self, **more):
+            written.append(self.url)
+            return super().to_dict(**more)
+
+    async def test(parts):
+        await parts.fetched(await parts.begun(Counted(A)))
+        await parts.begun(Counted(B))
+        new = await parts.found(*(Counted(url, cb_kwargs={"depth": 2}) for url in (A, B, C) * 3))
+        assert ([each.url for each in new], written) == ([C], [A, B, C])
+
+    run(any_server, test)
+    fields = {item: json.loads(claim.payload)["request"] for item, claim in left(any_server).items()}
+    assert {item: (each["url"], each.get("cb_kwargs")) for item, each in fields.items()} == {
+        B: (B, None),
+        C: (C, {"depth": 2}),
+    }
+
+
 @pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
 def test_claimed_with_its_address_alone(any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""

@@ -221,7 +221,7 @@ class UriFilterScheduler(BaseScheduler):
             self._crawl.outcomes.unfetched += len(late)
             return True, unfiltered
         asked = {self._crawl.item(each): each for each in late}
-        answers = await self._crawl.link.ask(list(asked), {item: self._payload(asked[item]) for item in asked})
+        answers = await self._crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
         new = [item for item, answer in zip(asked, answers, strict=True) if answer is Answer.NEW]
         self._crawl.outcomes.note(new, Outcome.STOPPED)
         return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers), unfiltered
@@ -287,8 +287,8 @@ class UriFilterScheduler(BaseScheduler):
         if not asked:
             return {}
         crawl.stats.inc_value("urifilter/asked", len(self._asked))
-        payloads = {} if crawl.options.claiming is None else {item: self._payload(each) for item, each in asked.items()}
-        return dict(zip(asked, await crawl.link.ask(list(asked), payloads), strict=True))
+        answers = await crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
+        return dict(zip(asked, answers, strict=True))
 
     def _payload(self, request: Request) -> str | None:
         """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
@@ -321,11 +321,12 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.stats.inc_value(_STATS[answer])
             self._pass_on(question.request, self._mark(question, answer))
             return
-        crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
+        if question.earlier:
+            crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
         crawl.fetches.settle(question.request)
-        self._log(question.request, crawl.crawler.spider)  # type: ignore[arg-type]
-        told = {"request": question.request, "spider": crawl.crawler.spider}
-        crawl.crawler.signals.send_catch_log(signals.request_dropped, **told)
+        spider = crawl.crawler.spider
+        self._log(question.request, spider)  # type: ignore[arg-type]
+        crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
     def _mark(self, question: _Question, answer: Answer) -> Mark:
         """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
