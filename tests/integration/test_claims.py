@@ -177,7 +177,7 @@ def test_a_lost_reply_of_giving_up(any_server, clients):
             proxy.plan = lambda *_: Fault.PASS
             with pytest.raises(ValueError, match="retry= takes what this very method raised"):
                 mine.commit(["a"], retry=lost.value)
-            assert mine.give_up(["a"], "404", retry=lost.value) == [True]
+            assert mine.give_up(["a"], retry=lost.value) == [True]  # for the reason that it had
             assert [each.reason for each in news.given_up()] == ["404"]
 
 
