@@ -258,6 +258,29 @@ def test_what_a_dead_holder_had(clients, clocked):
         assert mine.reclaim() == []
 
 
+@pytest.mark.parametrize("lives", ["alone", "beside long delays"])
+def test_a_clock_that_was_set_back(clients, clocked, lives):
+    """Who has nothing in hand, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
+    server, clock = clocked
+    clock.ahead(8 * 86400)
+    news = clients.create("news", redis=server.url, **PRECISE)
+    dead = news.claims(lease=5, beats=False)
+    assert dead.claim_many(["a", "b"]) == [True, True]
+    if lives != "alone":
+        assert dead.release(["b"], delay=7 * 86400) == [True]
+    clock.ahead(0)
+    other = clients.open("news", redis=server.url)
+    assert other.claims(beats=False).reclaim() == []
+    assert [other.claims(beats=False).reclaim() for _ in range(20)] == [[]] * 20  # each looks at some holders
+    assert other.claims(beats=False).outstanding().due <= 600.2
+    clock.ahead(601)
+    found = {claim.item for claim in other.claims(beats=False).reclaim()}
+    assert found == ({"a", "b"} if lives == "alone" else {"a"})
+    clock.ahead(7 * 86400 + 2)
+    with other.claims(beats=False) as mine:
+        assert {claim.item for claim in mine.reclaim()} == {"a", "b"}
+
+
 def test_items_and_payloads_of_each_kind(news, other):
     """Strings, bytes and other JSON values come back as they were; a surrogate and a long item, too."""
     items = ["a", b"\x00\xff", {"b": [1, None]}, 7, True, "\ud800", "x" * 65_536]
