@@ -178,7 +178,7 @@ def test_a_lost_reply_of_giving_up(any_server, clients):
             proxy.plan = lambda *_: Fault.PASS
             with pytest.raises(ValueError, match="retry= takes what this very method raised"):
                 mine.commit(["a"], retry=lost.value)
-            assert mine.give_up(["a"], "404", retry=lost.value) == [True]
+            assert mine.give_up(["a"], retry=lost.value) == [True]  # for the reason that it had
             assert [each.reason for each in news.given_up()] == ["404"]
 
 
@@ -257,6 +257,29 @@ def test_what_a_dead_holder_had(clients, clocked):
         assert dead.commit(["a", "b", "c"]) == [False, True, True]
         assert mine.commit(["b", "c", "d"]) == [False, False, True]
         assert mine.reclaim() == []
+
+
+@pytest.mark.parametrize("lives", ["alone", "beside long delays"])
+def test_a_clock_that_was_set_back(clients, clocked, lives):
+    """Who has nothing in hand, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
+    server, clock = clocked
+    clock.ahead(8 * 86400)
+    news = clients.create("news", redis=server.url, **PRECISE)
+    dead = news.claims(lease=5, beats=False)
+    assert dead.claim_many(["a", "b"]) == [True, True]
+    if lives != "alone":
+        assert dead.release(["b"], delay=7 * 86400) == [True]
+    clock.ahead(0)
+    other = clients.open("news", redis=server.url)
+    assert other.claims(beats=False).reclaim() == []
+    assert [other.claims(beats=False).reclaim() for _ in range(20)] == [[]] * 20  # each looks at some holders
+    assert other.claims(beats=False).outstanding().due <= 600.2
+    clock.ahead(601)
+    found = {claim.item for claim in other.claims(beats=False).reclaim()}
+    assert found == ({"a", "b"} if lives == "alone" else {"a"})
+    clock.ahead(7 * 86400 + 2)
+    with other.claims(beats=False) as mine:
+        assert {claim.item for claim in mine.reclaim()} == {"a", "b"}
 
 
 def test_items_and_payloads_of_each_kind(news, other):

@@ -115,8 +115,8 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, claim_options=claim_options)
     if batch.claim_options is None or batch.claim_options.holdings is not claim_options.holdings:
         raise ValueError("retry= takes what this very object of claims raised")
-    if batch.claim_options.reason != claim_options.reason:
-        raise ValueError(f"retry= takes what this very method raised, for the same reason, and not {batch.method}")
+    if (batch.claim_options.reason is None) != (claim_options.reason is None):
+        raise ValueError(f"retry= takes what this very method raised, and not {batch.method}")
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
     if method.command == "commit" and retry is None:
