@@ -182,7 +182,8 @@ class Batch:
             self._uncut = Uncut(digests, shards, cut, part)
         else:
             self.open = _cut_all(digests, shards, cut, keep=near is not None)
-        self.open = self._kept(self.open)
+        if claim_options is not None:
+            self.open = self._kept(self.open)
         self.packed = b"".join(digests)
 
     def cut(self, count: int) -> list[OpenCall]:
