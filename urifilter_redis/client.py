@@ -563,6 +563,7 @@ class UriFilter(BlockingBaseClient):
         *,
         holder: str | None = None,
         beats: bool = True,
+        pauses: bool = True,
     ) -> Claims:
         """Return an object that claims items: their "new" is final only once they are committed.
 
@@ -574,6 +575,7 @@ class UriFilter(BlockingBaseClient):
             beats: whether to beat in the background, and to give back what is left at the end. Without, the items
                 lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
                 server.
+            pauses: whether a ``reclaim`` that finds nothing is followed by a pause; False: each one asks the server.
 
         Raises:
             ValueError: the lease or the holder is impossible.
@@ -584,7 +586,7 @@ class UriFilter(BlockingBaseClient):
             True
         """
         self._check_open()
-        backend = RedisClaims(self._session, lease, holder, pauses=beats)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses)
         made = Claims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made

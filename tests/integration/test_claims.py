@@ -514,6 +514,15 @@ def test_the_pause_after_an_empty_round(news, other, any_server):
         assert mine.reclaim() == [Claim("b", "b")]
 
 
+def test_without_a_pause(news, other):
+    """Each reclaim asks the server, also right after an empty round."""
+    with other.claims() as theirs, news.claims(lease=60, pauses=False) as mine:
+        theirs.claim("a")
+        assert mine.reclaim() == []
+        theirs.release(["a"])
+        assert mine.reclaim() == [Claim("a", "a")]
+
+
 def test_figures_do_not_count_ones_own(news, other):
     """What was claimed or committed since the last look changes nothing about the others'."""
     with other.claims() as theirs, news.claims() as mine:

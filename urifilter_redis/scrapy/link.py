@@ -107,6 +107,8 @@ class Link:
         self.passed: dict[str | bytes, None] = {}
         #: The items that count as new because the answer was lost: the filter may not have them.
         self.unsure: set[str | bytes] = set()
+        #: Held by an end or a reclaim: an item could come back before its release is noted, and would be dropped then.
+        self._moving = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._last = False
 
@@ -163,10 +165,11 @@ class Link:
         A claim that is to be forgotten is released before, and offered to nobody meanwhile.
         """
         release = [Ending("release", _HIDDEN)] if ending.command == "forget" and self._mine is not None else []
-        for step in (*release, ending):
-            answers, error = await self._call(functools.partial(self._end, step, items), len(items))
-            if error is not None or None in answers:  # None: nobody was asked, because Redis is away
-                return False
+        async with self._moving:
+            for step in (*release, ending):
+                answers, error = await self._call(functools.partial(self._end, step, items), len(items))
+                if error is not None or None in answers:  # None: nobody was asked, because Redis is away
+                    return False
         return True
 
     async def reclaim(self, limit: int) -> list[Claim]:
@@ -174,7 +177,8 @@ class Link:
 
         Other items than text and bytes are of no spider, and go back.
         """
-        found = await self._look(lambda mine: mine.reclaim(limit)) or []
+        async with self._moving:
+            found = await self._look(lambda mine: mine.reclaim(limit)) or []
         others = [] if self._mine is None else [each.item for each in self._mine.held if not _is_item(each.item)]
         if others:  # if it cannot be done now, the next look tries it again
             await self._look(lambda mine: mine.release(others, delay=PARKED))
@@ -210,7 +214,7 @@ class Link:
                 await self._rotate(news)
                 self._filter = news
             if self._mine is None and options.claiming is not None:
-                self._mine = self._filter.claims(options.claiming.lease)
+                self._mine = self._filter.claims(options.claiming.lease, pauses=options.claiming.share is None)
             return self._filter
 
     async def _open_or_create(self) -> AsyncUriFilter:
