@@ -1,5 +1,4 @@
-"""Charts of the bench as the text of SVG files: ``lines`` has figures over numbers of items, ``bars`` and ``panels``
-compare peers.
+"""Charts of the bench as the text of SVG files: ``lines`` has figures over numbers of items; others compare peers.
 
 They are drawn by matplotlib, of the extra ``bench``. Equal input makes equal text.
 """
