@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.plots import Axis, Bar, Series, bars, lines
+from bench.plots import Axis, Bar, Series, bars, lines, panels
+from bench.tables import UNSURE, quoted
 
 Row = Mapping[str, Any]
 
@@ -16,6 +17,19 @@ Draw = Callable[[], str]
 
 #: The peers that are this library's.
 OURS = ("blocked", "classic", "near cache", "forever", "growing", "rolling", "ring of 7", "ring of 7, writes all")
+
+#: The chart of README: its titles, with the tables and columns of RESULTS.md; and its peers, with their names there.
+OVERVIEW = "overview"
+SHOWN = (
+    ("bytes a URI", "1,000,000 items", "bytes an item"),
+    ("new URIs a second", "new, 500 a call", "items/s"),
+)
+BESIDE = (
+    ("urifilter-redis", "blocked"),
+    ("Redis set: SADD", "SADD"),
+    ("script of SETBITs", "SETBIT in Lua"),
+    ("module RedisBloom", "BF.MADD"),
+)
 
 ITEMS = Axis("items in the filter", "", log=True)
 
@@ -78,8 +92,31 @@ def figures(sections: Mapping[str, Row]) -> dict[str, Draw]:
     return drawn
 
 
+def overview(page: str) -> str:
+    """Draw the chart of README, from RESULTS.md.
+
+    Raises:
+        KeyError: the page has not all of its figures.
+    """
+    there = quoted(page)
+    values = [
+        [Bar(name, _plain(there[table, peer, column]), ours=peer in OURS) for name, peer in BESIDE]
+        for _, table, column in SHOWN
+    ]
+    return panels([title for title, *_ in SHOWN], values)
+
+
+def _plain(figure: str) -> float:
+    return float(figure.removesuffix(UNSURE).replace(",", ""))
+
+
 def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> Draw:
-    shown = [Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS) for each in cells]
+    """Return a chart without the near cache: no other peer has one, and its section compares it."""
+    shown = [
+        Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS)
+        for each in cells
+        if each["peer"] != "near cache"
+    ]
     return partial(bars, title, unit, shown)
 
 

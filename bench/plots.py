@@ -1,4 +1,4 @@
-"""Charts of the bench as the text of SVG files: ``lines`` has figures over numbers of items, ``bars`` compares peers.
+"""Charts of the bench as the text of SVG files: ``lines`` has figures over numbers of items; others compare peers.
 
 They are drawn by matplotlib, of the extra ``bench``. Equal input makes equal text.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: Whether charts can be drawn.
 AVAILABLE = find_spec("matplotlib") is not None
 
-#: Inches.
-WIDTH, HEIGHT, BAR, AROUND_BARS = 7.5, 4.5, 0.25, 1.0
+#: Inches. A telephone shows a chart half as wide, and its text can still be read.
+WIDTH, HEIGHT, BAR, AROUND_BARS, AROUND_PANELS = 6.0, 4.8, 0.25, 1.0, 0.6
 
 #: The colours of bars: of this library's, and of others.
 OURS, OTHERS = "#b20600", "#7a9cc6"
@@ -102,33 +102,49 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     if not y.log:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.4)
-    figure.legend(loc="outside right upper", frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return _svg(figure)
 
 
 def bars(title: str, unit: str, values: Sequence[Bar]) -> str:
     """Return a chart of horizontal bars as SVG, the longest one first."""
     figure, axes = _chart(title, AROUND_BARS + BAR * len(values))
-    ordered = sorted(values, key=lambda bar: (bar.value, bar.name))
-    colours = [OURS if bar.ours else OTHERS for bar in ordered]
-    drawn = axes.barh([bar.name for bar in ordered], [bar.value for bar in ordered], color=colours)
-    axes.bar_label(drawn, [f"{number(bar.value)}{'' if bar.sure else f' {UNSURE}'}" for bar in ordered], padding=4)
-    axes.set_xlabel(unit if all(bar.sure for bar in ordered) else f"{unit} ({UNSURE} the fastest tries do not agree)")
-    axes.set_xticks([])
-    axes.margins(x=0.2)
+    _draw(axes, sorted(values, key=lambda bar: (-bar.value, bar.name)))
+    axes.set_xlabel(unit if all(bar.sure for bar in values) else f"{unit} ({UNSURE} the fastest tries do not agree)")
     return _svg(figure)
 
 
-def _chart(title: str, height: float) -> tuple[Figure, Axes]:
+def panels(titles: Sequence[str], values: Sequence[Sequence[Bar]]) -> str:
+    """Return charts of horizontal bars side by side as SVG; all have the same names, in the given order."""
+    figure, *charts = _chart("", AROUND_PANELS + BAR * len(values[0]), len(titles))
+    for axes, title, some in zip(charts, titles, values, strict=True):
+        axes.set_title(title, loc="left")
+        axes.tick_params(left=False, labelleft=axes is charts[0])
+        _draw(axes, some)
+    return _svg(figure)
+
+
+def _draw(axes: Axes, values: Sequence[Bar]) -> None:
+    colours = [OURS if bar.ours else OTHERS for bar in values]
+    drawn = axes.barh([bar.name for bar in values], [bar.value for bar in values], color=colours)
+    axes.bar_label(drawn, [f"{number(bar.value)}{'' if bar.sure else f' {UNSURE}'}" for bar in values], padding=4)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.margins(x=0.25)
+
+
+def _chart(title: str, height: float, parts: int = 1) -> tuple[Figure, *tuple[Axes, ...]]:
     from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     rcParams.update(SETTINGS)
     figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="#f7f8fa")
-    axes = figure.add_subplot(facecolor="none")
-    axes.set_title(title, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    charts = figure.subplots(1, parts, squeeze=False)[0]
+    for axes in charts:
+        axes.set_facecolor("none")
+        axes.set_title(title, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, *charts
 
 
 def _svg(figure: Figure) -> str:

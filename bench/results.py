@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.figures import figures
+from bench.figures import OVERVIEW, figures, overview
 from bench.plots import AVAILABLE
 from bench.report import page, part, with_part
 from bench.sections import section
@@ -56,7 +56,8 @@ class Results:
             return
         found, path = self.sections[name], self._shown / PAGE
         _replace(path, with_part(path.read_text() if path.exists() else "", name, part(name, found)))
-        for chart, draw in figures({name: found}).items():
+        drawn = figures({name: found}) | {OVERVIEW: lambda: overview(path.read_text())}
+        for chart, draw in drawn.items():
             if AVAILABLE and (there := self._shown / CHARTS / f"{chart}.svg").exists():
                 _replace(there, draw())
 

@@ -72,6 +72,23 @@ def cells_tables(cells: Iterable[Row]) -> Iterator[str]:
         yield from cells_table(some)
 
 
+def quoted(page: str) -> dict[tuple[str, str, str], str]:
+    """Return the figures of a page of tables by the heading above, the first cell of the row, and the column."""
+    found: dict[tuple[str, str, str], str] = {}
+    heading, columns = "", list[str]()
+    for line in page.splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        if not line.startswith("|"):
+            columns = []
+        elif not columns:
+            columns = line.strip("| ").split(" | ")
+        else:
+            name, *values = line.strip("| ").split(" | ")
+            found |= {(heading, name, column): value for column, value in zip(columns[1:], values, strict=False)}
+    return found
+
+
 def grouped(cells: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Return rows by the values of some keys, in the order of their first rows."""
     found: dict[tuple[Any, ...], list[Row]] = {}

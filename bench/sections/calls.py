@@ -14,7 +14,7 @@ from bench.tables import cells_tables, figure, table
 
 TITLE = "One client"
 ABOUT = "All peers that take such batches, on one server, in turns. Each filter has 10,000 items at the beginning."
-QUOTED = ("new, 500 a call", "seen, 500 a call")
+QUOTED = ("new, 1 a call", "new, 500 a call", "seen, 1 a call", "seen, 500 a call")
 
 
 def plan_of(settings: Settings) -> Plan:

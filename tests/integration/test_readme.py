@@ -83,7 +83,7 @@ def _plain(shown: str) -> str:
 @pytest.mark.slow
 def test_sections_in_another_order(make_server, tmp_path, monkeypatch):
     """Each section runs without those before it."""
-    heads = [number for number, line in enumerate(PAGE.read_text().splitlines(), 1) if line.startswith("## ")]
+    heads = [number for number, line in enumerate(PAGE.read_text().splitlines(), 1) if line.startswith(("# ", "## "))]
     sections = {head: [] for head in heads}
     for block in blocks_of(PAGE):
         if block.is_run:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 #: The page whose snippets are no slow test; tests/packaging follows the tutorial, too.
 QUICK = ("README.md",)
 
-COMMENTS = ("not run", "source", "needs", "in the background", "file", "run", "main command", "test command")
+COMMENTS = ("not run", "source", "needs", "in the background", "file", "run", "test command")
 
 
 def name_of(page) -> str:

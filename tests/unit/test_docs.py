@@ -120,21 +120,3 @@ def test_every_decision_is_listed():
     pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
     wanted = [f"- [{page.read_text().splitlines()[0].removeprefix('# ')}]({page.name})" for page in pages]
     assert [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")] == wanted
-
-
-def test_figures_beside_those_of_redisbloom():
-    """Pages that compare server times with RedisBloom's have them from the table of the design."""
-    table = (ROOT / "docs" / "design.md").read_text()
-    measured = re.search(
-        r"^\| blocked, arithmetic, unrolled .*?\| ([\d.]+) \| ([\d.]+) \|", table, re.MULTILINE
-    ).groups()
-    peers = re.search(
-        r"^\| RedisBloom BF.MADD.*?\| [\d.]+ / ([\d.]+) \| [\d.]+ / ([\d.]+) \|", table, re.MULTILINE
-    ).groups()
-    compared = []
-    for page in PAGES:
-        for part in re.split(r"\n\n|\n- ", page.read_text()):
-            if "BF.MADD" in part and "µs" in part and not part.startswith("|"):
-                compared.append(page.name)
-                assert {*re.findall(r"\b\d\.\d+\b(?!\.)", part)} <= {*measured, *peers, "7.0"}, (page.name, part)
-    assert len(compared) == 3

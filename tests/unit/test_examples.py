@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,25 @@ def test_the_service_may_have_many_connections():
     """Systemd's own limit is 1,024 file descriptors, and each connection takes one."""
     unit = (EXAMPLES / "urifilter-serve.service").read_text().splitlines()
     assert "LimitNOFILE=65536" in unit
+
+
+def test_units_fit_the_page(tmp_path):
+    """They start the program that the page installs, as the user that it makes, and systemd finds nothing wrong."""
+    page = (EXAMPLES.parent / "docs" / "deployment.md").read_text()
+    units = [*EXAMPLES.glob("*.service"), *EXAMPLES.glob("*.timer")]
+    assert len(units) == 4
+    for unit in units:
+        text = unit.read_text()
+        assert all(user in ("urifilter", "") for user in re.findall(r"^User=(.*)$", text, re.MULTILINE))
+        for program in re.findall(r"^ExecStart=(\S+)", text, re.MULTILINE):
+            assert f"sudo python3 -m venv {program.removesuffix('/bin/urifilter')}\n" in page
+            text = text.replace(program, sys.executable)
+        for file in re.findall(r"^EnvironmentFile=(\S+)|--settings (\S+)", text, re.MULTILINE):
+            assert any(name and name.rpartition("/")[0] in page for name in file)
+        (tmp_path / unit.name).write_text(text)
+    if verify := shutil.which("systemd-analyze"):
+        done = subprocess.run([verify, "verify", "--man=no", *tmp_path.iterdir()], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("href", ["http://[bad/", "a\x01b", "http://site/\x7f"])
