@@ -4,7 +4,8 @@ A client inserts some hundred items a second, while ``urifilter worker`` rotates
 oracle checks that each item stays seen until its window is over. FILE gets a row for each period, with memory, the
 longest command and call, and the answers. The exit code is 1 if an answer was wrong.
 
-``python -m bench.rolling --chart FILE`` draws the charts of such a file, and measures nothing.
+``python -m bench.rolling --chart FILE`` draws the charts of such a file, also while a run writes it, and prints
+its sums.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ SLACK = 0.1
 
 #: So many windows later an item must be new again, however late the worker turned.
 LATE = 1.5
+
+#: The counts of a row, as ``Crawl`` has them.
+ANSWERS = ("new", "mistaken", "again", "wrong", "expired", "late")
 
 #: Nobody gives up, however busy the machine is.
 TIMEOUTS = Timeouts(connect=60, reply=60, total=120)
@@ -163,7 +167,7 @@ def rows(crawl: Crawl, period: float, seconds: float, sizes: Callable[[], Mappin
             told = int(passed / period)
             yield (
                 {"seconds": round(passed, 1), "longest_call_ms": round(1000 * crawl.longest, 2)}
-                | {name: crawl.counts[name] for name in ("new", "mistaken", "again", "wrong", "expired", "late")}
+                | {name: crawl.counts[name] for name in ANSWERS}
                 | dict(sizes())
             )
             crawl.counts.clear()
@@ -215,7 +219,7 @@ def run(options: argparse.Namespace) -> collections.Counter[str]:
                 if not totals:
                     print(*row, sep=",", file=file)
                 print(*row.values(), sep=",", file=file)
-                totals.update({name: row[name] for name in ("new", "mistaken", "again", "wrong", "expired", "late")})
+                totals.update({name: row[name] for name in ANSWERS})
                 totals["turns"] = int(row["turns"])
     return totals
 
@@ -284,8 +288,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.chart:
         with options.chart.open() as file:
-            for name, text in charts([*csv.DictReader(file)]).items():
-                (options.out / f"{name}.svg").write_text(text)
+            found = [*csv.DictReader(file)]
+        for name, text in charts(found).items():
+            (options.out / f"{name}.svg").write_text(text)
+        sums = {name: sum(int(row[name]) for row in found) for name in ANSWERS}
+        longest = {name: max(float(row[f"longest_{name}_ms"]) for row in found) for name in ("command", "call")}
+        print({"seconds": found[-1]["seconds"], "turns": found[-1]["turns"]} | sums | longest)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and all that runs ends with it
     totals = run(options)
