@@ -17,6 +17,7 @@
     plots      charts, as the text of SVG files
     results    what a run writes, section by section: raw results, tables, charts; RESULTS.md, which the docs quote
     hostile    everything at once, and broken: ``python -m bench.hostile``
+    rolling    a rolling filter for 90 minutes: ``python -m bench.rolling``
 
 The other files are scripts that measure one part each: ``python bench/single.py``. They share ``servers``,
 ``processes`` and ``urls`` with the package.

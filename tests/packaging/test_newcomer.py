@@ -91,3 +91,13 @@ def test_readme_and_tutorial(clone, path, tmp_path, monkeypatch):
             for block in blocks_of(page):
                 if block.is_run:
                     reader.run(block)
+
+
+@pytest.mark.nightly
+def test_install(clone, path, tmp_path, monkeypatch):
+    """So does that about installing: from the checkout, and from wheels in a folder, elsewhere and without an index."""
+    page = ROOT / "docs" / "install.md"
+    with Newcomer(page, clone, path, tmp_path, monkeypatch) as reader:
+        for block in blocks_of(page):
+            if block.is_run:
+                reader.run(block)

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,20 @@ def test_installed(built, checkout, tmp_path, suffix):
     assert not Path(found).with_name("stale.py").exists()
     assert Path(found).with_name("lua").is_dir()
     assert python(program, "-c", USE, cwd=checkout) == str(checkout / "urifilter_redis" / "__init__.py")
+
+
+@pytest.mark.slow
+def test_the_sdist_builds_the_same_wheel(built, tmp_path):
+    """The files of a wheel, their bytes and their rights do not depend on where it was built."""
+    with tarfile.open(built[".gz"]) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    python(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=source)
+    again = zipfile.ZipFile(tmp_path / built[".whl"].name)
+    wheel = zipfile.ZipFile(built[".whl"])
+    assert [(each.filename, each.CRC, each.external_attr) for each in again.infolist()] == [
+        (each.filename, each.CRC, each.external_attr) for each in wheel.infolist()
+    ]
 
 
 @pytest.mark.slow

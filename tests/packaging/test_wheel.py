@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+EXTRAS = ("daemon", "embedded", "scrapy", "sdk", "server")
+
 SHIPPED = {".py", ".lua", ".html", ".css", ".js", ".json"}
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,23 @@ def test_base_dependencies_are_few():
     requires = metadata.requires("urifilter-redis")
     base = {re.match(r"[\w-]+", line)[0].replace("_", "-") for line in requires if "extra ==" not in line}
     assert base == {"can-ada", "click", "mmh3", "pymongo", "redis", "rich", "zstandard"}
+
+
+def test_licences_of_all_dependencies():
+    """The table of licences names each dependency, with the extra that brings it, and no strict licence."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(
+        r"^\| `?(\w+)`? \| (\S+) \| (.+) \|$", (ROOT / "docs" / "reference" / "licences.md").read_text(), re.MULTILINE
+    )
+    told = {(extra, name.lower().replace("_", "-")) for extra, name, _ in rows}
+    extras = {name: project["optional-dependencies"][name] for name in EXTRAS}
+    needed = {
+        (extra, re.match(r"[\w-]+", line)[0].lower().replace("_", "-"))
+        for extra, lines in {"always": project["dependencies"], **extras}.items()
+        for line in lines
+    }
+    assert needed <= told
+    assert [row for row in rows if re.search(r"GPL|\?|UNKNOWN", row[2])] == []
 
 
 def test_version_is_in_the_changelog():

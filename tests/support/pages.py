@@ -51,7 +51,7 @@ _LISTENS = re.compile(r"^listens at (http://\S+?:\d+)", re.MULTILINE)
 
 #: The commands that install run in an environment that has everything.
 INSTALLS = [
-    (re.compile(r"\S*pip install [^&;\n]*"), "true"),
+    (re.compile(r"\S*pip (install|wheel) [^&;\n]*"), "true"),
     (re.compile(r"python3 -m venv \S+"), "true"),
     (re.compile(r"(\.|source) venv/bin/activate"), "true"),
     (re.compile(r"\bvenv/bin/"), ""),
