@@ -20,6 +20,7 @@ if max_age > 0 and max_age <= newest - oldest then oldest = newest - max_age + 1
 if string.find(policy, '/all/', 1, true) then newest = oldest end
 oldest_age = newest - oldest + 1
 if string.find(policy, '^rolling') and oldest_age > 2 then oldest_age = 2 end
+-- @if no redisbloom
 
 age_in = function(d0, d1, d2, d3)
   for i = newest, oldest, -1 do
@@ -30,3 +31,42 @@ age_in = function(d0, d1, d2, d3)
   end
   return 0
 end
+-- @end if
+-- @if redisbloom
+
+-- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later in
+-- the call must be noted in added_now.
+-- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in all_items).
+local all_items, tested, age_of, added_now, places = {}, {}, nil, {}, nil
+for i = 1, count do
+  all_items[i] = string.sub(packed, i * 16 - 15, i * 16)
+end
+local absent = all_items
+for n = newest, oldest, -1 do
+  local found, left, spots, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), {}, {}, 0
+  for j = 1, #absent do
+    local i = places and places[j] or j
+    if found[j] == 1 then
+      tested[i] = newest - n + 1
+    elseif found[j] == 0 then
+      lacking = lacking + 1
+      tested[i], left[lacking], spots[lacking] = 0, absent[j], i
+    else
+      return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
+    end
+  end
+  absent, places = left, spots
+  if lacking == 0 then break end
+end
+
+age_in = function(d0, d1, d2, d3)
+  local digest = struct.pack('<I4I4I4I4', d0, d1, d2, d3)
+  if not age_of then
+    age_of = {}
+    for i = 1, count do
+      age_of[all_items[i]] = tested[i]
+    end
+  end
+  return added_now[digest] and 1 or age_of[digest]
+end
+-- @end if

@@ -20,7 +20,12 @@
 --
 -- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
 -- older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim).
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, MODULE, BADARG
+-- @end if
 
 local call = redis.call
 local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol import calls, scripts
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Probed", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
+__all__ = ["Probed", "check_module", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,6 +82,27 @@ def _check_server(session: Session) -> Flow[tuple[str, ...]]:
     return found.forbidden
 
 
+def check_module(session: Session, layout: str) -> Flow[None]:
+    """Check that the server has the commands BF.* if the layout needs them; note those that this user may not run.
+
+    Raises:
+        ServerUnavailable: the server does not have them.
+    """
+    if layout != REDISBLOOM:
+        return
+    found = yield from probe(session, layout)
+    if found.lacks:
+        advice = "use Redis 8, or load RedisBloom, or take layout blocked, which needs no module"
+        raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
+    try:
+        (reply,) = yield from ask(session, ("INFO", "server"))
+    except ServerUnavailable:  # this user may not ask
+        reply = b""
+    if "valkey_version" in to_fields(reply):
+        raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
+    session.forbidden = (*session.forbidden, *found.forbidden)
+
+
 def _check_rights(session: Session) -> None:
     if not session.forbidden:
         return
@@ -100,7 +122,7 @@ def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
     for name, layouts in scripts.COMMANDS.items():
         if name == "probe" or (layouts and config.layout not in layouts):
             continue
-        made_for = (config.layout, config.k) if layouts else ()
+        made_for = (config.layout, config.k)
         if any(map(scripts.load(name, *made_for).calls, forbidden)):
             found.append(name)
         elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
@@ -130,14 +152,14 @@ class Probed:
         return " and ".join(texts)
 
 
-def probe(session: Session) -> Flow[Probed]:
-    """Return the commands and functions that the scripts need and do not have.
+def probe(session: Session, layout: str = "") -> Flow[Probed]:
+    """Return the commands and functions that the scripts need and do not have; for redisbloom those of the module.
 
     Raises:
         ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
     """
     try:
-        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0)))
+        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0), layout))
     except ServerUnavailable as error:
         if command := _UNKNOWN.search(str(error)):  # a server without scripts
             return Probed(unknown=(command[1].upper(),))

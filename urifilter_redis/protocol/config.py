@@ -20,7 +20,7 @@ from urifilter_redis.bloom.retention import (
     seconds_of,
     size_first,
 )
-from urifilter_redis.bloom.sizing import Slice, is_whole
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
 from urifilter_redis.protocol.meta import damaged
 
@@ -32,6 +32,10 @@ __all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "ot
 
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1
+
+
+#: Most slices of a ring of layout redisbloom.
+MODULE_SLICES = 4
 
 
 class FilterSettings(TypedDict, total=False):
@@ -85,6 +89,8 @@ class Settings(Shape):
         self._check_time()
         if self.layout == "counting" and self.retention != "forever":
             raise ValueError("layout counting is for retention forever only")
+        if self.layout == REDISBLOOM:
+            self._check_module()
         check_growth(self, size_first(self))
         new_seed(self.hash, self.seed)
 
@@ -112,6 +118,18 @@ class Settings(Shape):
                 raise ValueError("period_capacity is for retention ring with write newest")
             if not is_whole(self.period_capacity, 1):
                 raise ValueError(f"period_capacity is a whole number from 1 up and not {self.period_capacity!r}")
+
+    def _check_module(self) -> None:
+        """Check that a filter may have layout redisbloom: each test of a slice is a call of the module."""
+        refused = {
+            "retention rolling": self.retention == "rolling",
+            f"more than {MODULE_SLICES} slices": self.retention == "ring" and (self.slices or 0) > MODULE_SLICES,
+            "write all": self.write == "all",
+            "expire_after last-seen": self.expire_after == "last-seen",
+        }
+        for what, asked in refused.items():
+            if asked:
+                raise ValueError(f"layout redisbloom is not for {what}: take layout blocked, or classic")
 
     def _fill(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
