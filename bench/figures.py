@@ -15,7 +15,17 @@ Row = Mapping[str, Any]
 Draw = Callable[[], str]
 
 #: The peers that are this library's.
-OURS = ("blocked", "classic", "near cache", "forever", "growing", "rolling", "ring of 7", "ring of 7, writes all")
+OURS = (
+    "blocked",
+    "classic",
+    "redisbloom",
+    "near cache",
+    "forever",
+    "growing",
+    "rolling",
+    "ring of 7",
+    "ring of 7, writes all",
+)
 
 ITEMS = Axis("items in the filter", "", log=True)
 
