@@ -14,7 +14,14 @@ from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.sizing import LAYOUTS
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.flows.doctor import Finding, examine_claims, examine_clock, examine_filter, examine_masters
+from urifilter_redis.flows.doctor import (
+    Finding,
+    examine_claims,
+    examine_clock,
+    examine_copies,
+    examine_filter,
+    examine_masters,
+)
 from urifilter_redis.protocol import acl
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.url import database_of
@@ -92,6 +99,7 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             found = opened.info()
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
             yield from examine_claims(found)
+            yield from examine_copies(found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

@@ -36,26 +36,36 @@ end
 
 -- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later in
 -- the call must be noted in added_now.
--- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in all_items).
-local all_items, tested, age_of, added_now, places = {}, {}, nil, {}, nil
+-- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in
+-- all_items).
+local all_items, added_now, tested, age_of, places = {}, {}, nil, nil, nil
 for i = 1, count do
   all_items[i] = string.sub(packed, i * 16 - 15, i * 16)
 end
 local absent = all_items
 for n = newest, oldest, -1 do
-  local found, left, spots, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), {}, {}, 0
+  local found, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), 0
   for j = 1, #absent do
-    local i = places and places[j] or j
-    if found[j] == 1 then
-      tested[i] = newest - n + 1
-    elseif found[j] == 0 then
+    if found[j] == 0 then
       lacking = lacking + 1
-      tested[i], left[lacking], spots[lacking] = 0, absent[j], i
-    else
+    elseif found[j] ~= 1 then
       return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
     end
   end
-  absent, places = left, spots
+  tested = tested or found -- of the newest slice 1 is the age, too
+  if lacking < #absent then
+    local left, spots, last = {}, {}, 0
+    for j = 1, #absent do
+      local i = places and places[j] or j
+      if found[j] == 0 then
+        last = last + 1
+        left[last], spots[last] = absent[j], i
+      else
+        tested[i] = newest - n + 1
+      end
+    end
+    absent, places = left, spots
+  end
   if lacking == 0 then break end
 end
 

@@ -94,7 +94,7 @@ if #adding > 0 then
     if ages[i] == 0 then added = added + 1 end
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
-  if failed and added == 0 then return redis.error_reply('MODULE the server\'s Bloom filter refuses: ' .. failed) end
+  if failed and added == 0 then return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed) end
 end
 
 -- @section test
@@ -120,7 +120,7 @@ end
 if failed then
   if added == 0 then
     call('HSET', KEYS[1], 'inserted', inserted)
-    return redis.error_reply('MODULE the server\'s Bloom filter refuses: ' .. failed)
+    return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed)
   end
   for i = #ages + 1, count do
     ages[i] = UNANSWERED

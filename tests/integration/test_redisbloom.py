@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import random
+
 import pytest
 from support import servers
+from support.cli import run
+from support.oracle import Oracle
+from support.service import Service, ask
 
 from urifilter_redis import ServerUnavailable, SliceLost, UriFilter, UriFilterError, drop_filter
 from urifilter_redis.bloom.sizing import LEAST_RESERVED
@@ -173,3 +180,104 @@ def test_exactly_once_over_a_restart(make_server):
         bloom.kill()
         bloom.start()
         assert news.insert_many(range(510)) == [*[False] * 500, *[True] * 10]
+
+
+@pytest.mark.slow
+def test_twenty_rotations(bloom):
+    """A ring answers each age as an oracle does: nothing expires early, and nothing that was seen is new."""
+    dice, oracle = random.Random(1), Oracle("ring", 4, "newest", "first-seen")
+    with made(bloom, **RING | {"slices": 4}, capacity=4000, error_rate=1e-9) as news:
+        for epoch in range(1, 21):
+            for _ in range(5):
+                some = dice.sample(range(2000), 200)
+                assert news.insert_ages(some) == [oracle.insert(item) for item in some]
+                gone = dice.sample(range(2000), 5)
+                assert news.forget(gone) == [bool(oracle.forget(item)) for item in gone]
+                age = dice.randint(1, 4)
+                assert news.ages(some, max_age=age) == [oracle.age(item, age) for item in some]
+            news.rotate()
+            oracle.turned(epoch, max(0, epoch - 3), list(range(max(0, epoch - 3), epoch + 1)))
+        assert news.ages(range(2000)) == [oracle.age(item) for item in range(2000)]
+
+
+def test_command_line(bloom):
+    """``create`` mentions the layout once where it fits; ``doctor``, ``plan`` and ``lua`` know it."""
+    here = functools.partial(run, env={"URIFILTER_REDIS_URL": bloom.url})
+    mention = "with --layout redisbloom inserts are faster"
+    told = {}
+    for name, more in {"plain": [], "ring": RING_OPTIONS, "chosen": ["--layout", "blocked"]}.items():
+        told[name] = here("create", name, "--capacity", "1k", *more)[1].count(mention)
+    assert told == {"plain": 1, "ring": 1, "chosen": 0}
+    assert mention not in here("create", "rolling", "--capacity", "1k", *RING_OPTIONS, "--retention", "rolling")[1]
+    out, said = here("create", "news", "--capacity", "1k", "--layout", "redisbloom")
+    assert out == b"news: 1,000 items at 0.0001, redisbloom, 2.58 kB\n"
+    assert said == ""
+    assert b"was seen\n" not in here("add", "--filter", "news", given=b"a\nb\n")[0]
+    findings = json.loads(here("doctor", "--json", code=1)[0])
+    texts = {each["subject"]: each["text"] for each in findings}
+    assert "with layout redisbloom inserts are faster" in texts["module"]
+    assert "is the only copy" in texts["copies of news"]
+    assert "copies of plain" not in texts
+    assert b"redisbloom" in here("lua", "show", "insert", "news")[0]
+    assert here("lua", "show", "turn", "news")[0] == here("lua", "show", "turn", "--layout", "redisbloom")[0]
+
+
+RING_OPTIONS = ["--retention", "ring", "--slices", "3", "--period", "1d"]
+
+
+@pytest.mark.parametrize(
+    ("options", "there"),
+    [([], True), (RING_OPTIONS, True), ([*RING_OPTIONS, "--write", "all"], False)],
+    ids=["forever", "ring", "write all"],
+)
+def test_plan(options, there):
+    """The rows of the layout are there where it is possible, with the bits an item that the module takes."""
+    rows = json.loads(run("plan", "--capacity", "100M", "--json", *options)[0])
+    found = [each for each in rows if each["layout"] == "redisbloom"]
+    assert bool(found) == there
+    if not options:
+        (asked,) = [each for each in found if each["error_rate"] == 1e-4]
+        assert asked["shards"] == 8
+        assert asked["bits_per_item"] == pytest.approx(20.6, abs=0.1)
+
+
+@pytest.mark.slow
+def test_rights(bloom):
+    """The line that ``doctor --acl --layout redisbloom`` prints is enough, and the plain one is not."""
+    made(bloom).close()
+    with bloom.client() as admin:
+        url = f"redis://crawler:word@127.0.0.1:{bloom.port}/0"
+        for more, enough in (([], False), (["--layout", "redisbloom"], True)):
+            (line,) = run("doctor", "--acl", "crawler", *more)[0].decode().splitlines()
+            admin.execute_command(*line.replace("PASSWORD", "word").split())
+            if not enough:
+                with pytest.raises(ServerUnavailable, match=r"may not run .*BF.INFO, BF.MADD, .*so .*contains"):
+                    UriFilter.open("news", redis=url)
+                continue
+            with UriFilter.open("news", redis=url) as news, news.claims() as mine:
+                assert news.insert_many(["a", "b"]) == [True, True]
+                assert news.forget(["a"]) == [True]
+                assert mine.claim("a")
+                assert mine.commit(["a"]) == [True]
+                assert news.info().inserted == 3
+        admin.acl_deluser("crawler")
+
+
+@pytest.mark.slow
+def test_over_http(bloom):
+    """A filter is asked and described over HTTP, too."""
+    made(bloom).close()
+    with Service(bloom.url) as service:
+        told = ask(service, "POST", "/v1/filters/news/insert", {"items": ["a", "b", "a"]}).json()
+        assert told["new"] == [True, True, False]
+        assert b'"redisbloom"' in ask(service, "GET", "/v1/filters/news").body
+
+
+@pytest.mark.slow
+def test_in_a_cluster(make_cluster):
+    """Each master has the module, and its part of the shards."""
+    cluster = make_cluster(servers.BLOOM)
+    with made(cluster, shards=6) as news:
+        assert news.insert_many(range(500)) == [True] * 500
+        assert news.insert_many(range(510)) == [*[False] * 500, *[True] * 10]
+        assert news.info().inserted == 510

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Probed", "check_module", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
+__all__ = [
+    "Probed",
+    "check_module",
+    "has_module",
+    "is_old",
+    "name_of",
+    "on_a_checked_server",
+    "probe",
+    "refused_scripts",
+    "remedy",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,13 +104,27 @@ def check_module(session: Session, layout: str) -> Flow[None]:
     if found.lacks:
         advice = "use Redis 8, or load RedisBloom, or take layout blocked, which needs no module"
         raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
-    try:
-        (reply,) = yield from ask(session, ("INFO", "server"))
-    except ServerUnavailable:  # this user may not ask
-        reply = b""
-    if "valkey_version" in to_fields(reply):
+    if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
         raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
     session.forbidden = (*session.forbidden, *found.forbidden)
+
+
+def has_module(session: Session) -> Flow[bool]:
+    """Whether a filter of layout redisbloom can be made here, as far as this user may know."""
+    try:
+        found = yield from probe(session, REDISBLOOM)
+        return not (found.lacks or found.forbidden or (yield from _is_valkey(session)))
+    except ServerUnavailable:
+        return False
+
+
+def _is_valkey(session: Session) -> Flow[bool]:
+    """Whether the server is a Valkey; False if this user may not ask."""
+    try:
+        (reply,) = yield from ask(session, ("INFO", "server"))
+    except ServerUnavailable:
+        return False
+    return "valkey_version" in to_fields(reply)
 
 
 def _check_rights(session: Session) -> None:
