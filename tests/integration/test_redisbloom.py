@@ -163,6 +163,23 @@ def test_failure_in_the_middle_of_a_call(bloom):
         assert news.insert_many([*range(890, 1005)], retry=failed.value) == [*answers[:110], *[True] * 5]
 
 
+def test_failure_in_the_middle_of_a_named_call(bloom):
+    """Whoever repeats the request under its key gets the answers of both halves, also once they are recorded."""
+    with made(bloom, error_rate=1e-6) as news, made(bloom, error_rate=1e-6) as other, bloom.client() as admin:
+        today = news._session.keys.shard(0).slice("today")
+        admin.unlink(today)
+        admin.execute_command("BF.RESERVE", today, 1e-6, 1000, "NONSCALING")
+        assert sum(news.insert_many(range(900))) == 900
+        items = list(range(890, 1005))
+        with pytest.raises(UriFilterError, match="MODULE"):
+            news.insert_many(items, call_key="a request")
+        admin.execute_command("BF.RESERVE", f"{today}-", 1e-6, 1000)
+        admin.rename(f"{today}-", today)
+        for each in (other, news, other):
+            assert each.insert_many(items, call_key="a request") == [*[False] * 10, *[True] * 105]
+        assert not any(news.insert_many(range(1000, 1005)))
+
+
 def test_small_filter_is_known_from_another_programs(bloom):
     """The module makes a filter for 100 items where a key is missing; so none of ours is for so few."""
     with made(bloom, capacity=100) as news, bloom.client() as admin:

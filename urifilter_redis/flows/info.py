@@ -68,7 +68,8 @@ class SliceInfo:
         closed: the time at which the last shard's slice was closed, seconds since 1970; None for today.
         inserted: the number of items that were written to the slice; with last-seen that of all that were seen then.
         capacity: the number of items that the slice is made for.
-        fill: the share of the bits that are set (counting: of the counters that are over 0).
+        fill: the share of the bits that are set (counting: of the counters that are over 0; redisbloom: reckoned from
+            the number of items).
         error_share: the slice's share in the filter's error rate.
         error_rate_now: the probability that an unseen item is answered "seen" by this slice, computed from the fill.
         over_capacity: whether the slice holds more items than it is made for.

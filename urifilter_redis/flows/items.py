@@ -394,7 +394,7 @@ def _note_answers(
             if claim_options is not None:
                 answers = claim_options.learn(batch.command, call.positions, answers)
             if session.config.layout == REDISBLOOM and UNANSWERED in answers:
-                answers, rest = _answered(call, answers)
+                answers, rest = _answered(session, call, answers)
             batch.close(call, answers, rest)
             call.in_doubt = False
             if claim_options is not None:
@@ -404,7 +404,7 @@ def _note_answers(
     return missed
 
 
-def _answered(call: OpenCall, answers: Sequence[int]) -> tuple[list[int | None], OpenCall]:
+def _answered(session: Session, call: OpenCall, answers: Sequence[int]) -> tuple[list[int | None], OpenCall]:
     """Return the answers of a call that the server's module left half done, and the call for the items without one.
 
     It gets an id of its own: the record of the first has no answers about them.
@@ -413,6 +413,8 @@ def _answered(call: OpenCall, answers: Sequence[int]) -> tuple[list[int | None],
     digests = split(call.packed)
     positions, packed = [call.positions[each] for each in left], b"".join(digests[each] for each in left)
     rest = OpenCall(call.shard, positions, packed, digests=None if call.digests is None else split(packed))
+    if call.call_id is not None and call.call_id.keyed:
+        rest.call_id = call.call_id.of_rest(session.clock_of(call.shard).now())
     return [None if answer == UNANSWERED else answer for answer in answers], rest
 
 
