@@ -34,8 +34,8 @@ end
 -- @end if
 -- @if redisbloom
 
--- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later in
--- the call must be noted in added_now.
+-- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later
+-- in the call must be noted in added_now.
 -- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in
 -- all_items).
 local all_items, added_now, tested, age_of, places = {}, {}, nil, nil, nil

@@ -17,8 +17,8 @@ local UNANSWERED = -2
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
 -- Needs: call, what age gives, any_forgotten, inserted, timed, written, now, and with claims: entries, is_in_hand,
 -- any_leases, try_taking.
--- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new although
--- a slice may have it: true, or its entry in leases).
+-- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
+-- although a slice may have it: true, or its entry in leases).
 local adding, spots, again = absent, places, {}
 ages = tested
 -- @if no claims
@@ -94,7 +94,9 @@ if #adding > 0 then
     if ages[i] == 0 then added = added + 1 end
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
-  if failed and added == 0 then return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed) end
+  if failed and added == 0 then
+    return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed)
+  end
 end
 
 -- @section test

@@ -45,7 +45,8 @@ end
 -- the module has made since. MEXISTS would answer 0 for a missing key, or one of another type.
 local function is_reserved(key, items)
   local found = redis.pcall('BF.INFO', key, 'CAPACITY')
-  if found.err and not string.find(found.err, 'not found', 1, true) and not string.find(found.err, 'WRONGTYPE', 1, true) then
+  local absent = found.err and (string.find(found.err, 'not found', 1, true) or string.find(found.err, '^WRONGTYPE'))
+  if found.err and not absent then
     redis.call('BF.INFO', key, 'CAPACITY') -- stops with what the server refuses
   end
   return not found.err and found[1] % items == 0

@@ -51,7 +51,8 @@ local function check_slices(slices)
 -- @if redisbloom
   for name, items in string.gmatch(slices, '(%S+):(%d+):%d+') do
     if not is_reserved(base .. name, tonumber(items)) then
-      return redis.error_reply('LOST ' .. base .. name .. ' is missing, or is no Bloom filter for ' .. items .. ' items')
+      local what = ' is missing, or is no Bloom filter for ' .. items .. ' items'
+      return redis.error_reply('LOST ' .. base .. name .. what)
     end
   end
 -- @end if

@@ -14,6 +14,7 @@ from support.service import Service, ask
 
 from urifilter_redis import ServerUnavailable, SliceLost, UriFilter, UriFilterError, drop_filter
 from urifilter_redis.bloom.sizing import LEAST_RESERVED
+from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.config import Settings
 
 RING = {"retention": "ring", "slices": 3, "period": "1d"}
@@ -62,6 +63,9 @@ def test_past_its_capacity(bloom):
         assert all(news.contains_many(range(2500)))
         found = news.info()
         assert found.over_capacity
+        (problem,) = problems_of(found, 0)
+        assert problem.text.startswith("over its capacity (today 2,")
+        assert "the server's filters have grown beside it" in problem.text
         assert found.error_rate_now == pytest.approx(1e-3)
 
 
@@ -161,6 +165,26 @@ def test_failure_in_the_middle_of_a_call(bloom):
         admin.execute_command("BF.RESERVE", f"{today}-", 1e-6, 1000)
         assert admin.rename(f"{today}-", today)  # now there is room
         assert news.insert_many([*range(890, 1005)], retry=failed.value) == [*answers[:110], *[True] * 5]
+
+
+def test_failure_in_the_middle_of_a_commit(bloom):
+    """What was not made final stays in hand, and is final once there is room."""
+    with made(bloom, error_rate=1e-6) as news, bloom.client() as admin, news.claims() as mine:
+        pages = list(range(2000, 2008))
+        assert mine.claim_many(pages) == [True] * 8
+        today = news._session.keys.shard(0).slice("today")
+        admin.unlink(today)
+        admin.execute_command("BF.RESERVE", today, 1e-6, 1000, "NONSCALING")
+        assert sum(news.insert_many(range(995))) == 995
+        with pytest.raises(UriFilterError, match="MODULE") as failed:
+            mine.commit(pages)
+        assert failed.value.answers == [*[True] * 5, *[None] * 3]
+        assert sorted(each.item for each in mine.held) == pages[5:]
+        assert news.insert_many(pages) == [False] * 8
+        admin.execute_command("BF.RESERVE", f"{today}-", 1e-6, 1000)
+        admin.rename(f"{today}-", today)
+        assert mine.commit(pages, retry=failed.value) == [True] * 8
+        assert list(mine.held) == []
 
 
 def test_failure_in_the_middle_of_a_named_call(bloom):

@@ -69,6 +69,17 @@ def test_unroll_repeats_with_word_and_digest_numbers():
     assert source.splitlines() == [*(f"w{i} d1" for i in range(1, 7)), "w7 d2", "w8 d2"]
 
 
+@pytest.mark.parametrize("claims", [False, True])
+@pytest.mark.parametrize("redisbloom", [False, True])
+def test_conditions_choose_lines(claims, redisbloom):
+    """Lines stand for the kind of shard, or of layout, that they name; one condition may stand in another."""
+    parts = ["-- @if redisbloom\n1\n-- @if claims\n2\n-- @end if\n3\n-- @end if\n"]
+    parts += ["-- @if no redisbloom\n4\n-- @if no claims\n5\n-- @end if\n-- @if claims\n6\n-- @end if\n-- @end if\n7\n"]
+    chosen = scripts._choose("".join(parts), {"claims": claims, "redisbloom": redisbloom}).split()
+    of_module = ["1", "2", "3"] if claims else ["1", "3"]
+    assert chosen == [*(of_module if redisbloom else ["4", "6" if claims else "5"]), "7"]
+
+
 @pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
 def test_composed_script_has_no_directive_left(script):
     """What is sent has no include, no unroll and no placeholder."""
