@@ -167,6 +167,19 @@ def test_failure_in_the_middle_of_a_call(bloom):
         assert news.insert_many([*range(890, 1005)], retry=failed.value) == [*answers[:110], *[True] * 5]
 
 
+def test_failure_in_the_middle_of_many_calls(bloom):
+    """Of a list that goes out in several pipelines those items are new that found room, and each is told."""
+    with made(bloom, capacity=5200, error_rate=1e-6) as news, bloom.client() as admin:
+        today = news._session.keys.shard(0).slice("today")
+        admin.unlink(today)
+        admin.execute_command("BF.RESERVE", today, 1e-6, 5200, "NONSCALING")
+        with pytest.raises(UriFilterError, match="MODULE") as failed:
+            news.insert_many(range(9000))
+        assert failed.value.answers.count(True) == 5200
+        assert failed.value.answers.count(None) == 3800
+        assert news.contains_many(range(9000)) == [each is True for each in failed.value.answers]
+
+
 def test_failure_in_the_middle_of_a_commit(bloom):
     """What was not made final stays in hand, and is final once there is room."""
     with made(bloom, error_rate=1e-6) as news, bloom.client() as admin, news.claims() as mine:

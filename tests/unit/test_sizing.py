@@ -22,16 +22,7 @@ KNOWN_BITS = [
 ]
 
 BITMAPS = tuple(each for each in LAYOUTS if each != REDISBLOOM)
-OF_THE_MODULE = [
-    (1000, 0.5, 368, 3),
-    (10**6, 0.25, 541_016, 4),
-    (10**6, 1e-2, 1_378_472, 8),
-    (1, 1e-4, 8, 15),
-    (1000, 1e-4, 2584, 15),
-    (13 * 10**6, 1e-4, 33_495_824, 15),
-    (10**6, 1e-6, 3_774_736, 21),
-    (10**6, 1e-9, 5_571_936, 31),
-]
+OF_THE_MODULE = [tuple(each.values()) for each in VECTORS["redisbloom"]]
 
 
 def test_classic_known_values():
