@@ -15,7 +15,7 @@ if ARGV[1] ~= 'list' or not string.find(key, ':merging_1$') then
 end
 
 -- @if redisbloom
-local TRIED = { { 'BF.INFO', key }, { 'BF.MADD', key }, { 'BF.MEXISTS', key }, { 'BF.RESERVE', key } }
+local TRIED = { { 'BF.INFO', key, 'CAPACITY' }, { 'BF.MADD', key }, { 'BF.MEXISTS', key }, { 'BF.RESERVE', key } }
 -- @end if
 -- @if no redisbloom
 local TRIED = {
@@ -50,6 +50,10 @@ for _, command in ipairs(TRIED) do
     refused[#refused + 1] = command[1]
   elseif string.find(text, '[Uu]nknown .*command') then
     unknown[#unknown + 1] = command[1]
+-- @if redisbloom
+  elseif command[3] and string.find(text, 'wrong number of arguments', 1, true) then -- an old release of the module
+    unknown[#unknown + 1] = command[1] .. ' with ' .. command[3]
+-- @end if
   end
 end
 for _, needed in ipairs(NEEDED) do

@@ -121,6 +121,27 @@ def test_server_without_the_module(any_server, make_server):
     drop_filter("news", redis=any_server.url)
 
 
+class OldModule(servers.Server):
+    """A server whose BF.INFO takes a key alone, and refuses more words as a module of before 2.4 does."""
+
+    def command(self, port):
+        named = {"BF.INFO": "PING", "BF.MADD": "LPUSH", "BF.MEXISTS": "SMISMEMBER", "BF.RESERVE": "LINSERT"}
+        more = [word for new, old in named.items() for word in ("--rename-command", old, new)]
+        return [*super().command(port), *more]
+
+
+def test_server_with_an_old_module():
+    """Likewise, with the command that is not as it should be."""
+    with OldModule("redis70") as server, server.client() as admin:
+        with pytest.raises(ServerUnavailable, match=r"layout redisbloom needs BF.INFO with CAPACITY: .*layout blocked"):
+            made(server)
+        assert admin.keys() == []
+        with UriFilter.create("news", redis=server.url, capacity=1000) as news:
+            admin.hset(news._session.keys.shard(0).meta, mapping=of_another_layout(news))
+        with pytest.raises(ServerUnavailable, match="layout redisbloom needs BF.INFO with CAPACITY: "):
+            UriFilter.open("news", redis=server.url)
+
+
 def of_another_layout(news) -> dict[str, str]:
     """Return the fields of meta that a server would have whose module is not loaded any more."""
     return {"layout": "redisbloom", "fixed": news.config.fixed(0).replace("blocked", "redisbloom")}

@@ -95,6 +95,8 @@ def _check_server(session: Session) -> Flow[tuple[str, ...]]:
 def check_module(session: Session, layout: str) -> Flow[None]:
     """Check that the server has the commands BF.* if the layout needs them; note those that this user may not run.
 
+    An old module that does not know all of their arguments does not do.
+
     Raises:
         ServerUnavailable: the server does not have them.
     """
@@ -102,7 +104,7 @@ def check_module(session: Session, layout: str) -> Flow[None]:
         return
     found = yield from probe(session, layout)
     if found.lacks:
-        advice = "use Redis 8, or load RedisBloom, or take layout blocked, which needs no module"
+        advice = "use Redis 8, or load RedisBloom (2.8 was tried), or take layout blocked, which needs no module"
         raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
     if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
         raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
