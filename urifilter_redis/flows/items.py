@@ -301,10 +301,12 @@ def ask_jointly(session: Session, combined: CombinedCall, turn: Turn) -> Flow[No
 def ask_again(session: Session, combined: CombinedCall, call: OpenCall) -> Flow[None]:
     """Ask once more for the answers of a part of a combined call, which has the error if it failed again."""
     failed: dict[OpenCall, UriFilterError] = {}
-    while call in combined.batch.open and not failed:
-        failed = yield from _ask_window(session, combined.batch, [call])
+    asked = set(call.positions)
+    while (left := [each for each in combined.batch.open if asked.issuperset(each.positions)]) and not failed:
+        failed = yield from _ask_window(session, combined.batch, left)
     combined.note(call)
-    combined.errors.update(failed)
+    for error in failed.values():
+        combined.errors[call] = error
 
 
 def _ask_windows(session: Session, batch: Batch) -> Flow[dict[OpenCall, UriFilterError]]:

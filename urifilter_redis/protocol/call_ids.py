@@ -98,10 +98,10 @@ class CallId(NamedTuple):
     def of_rest(self, started: int) -> CallId:
         """Return the id, made at server time ``started``, of the call for the items that this one left unanswered.
 
-        The id was made from a key, and so every process that repeats the request makes this one, too.
+        This id was made from a key; so every process that repeats the request makes that one, too.
         """
-        beyond = PARTS // 2 if self.slot % PARTS < PARTS // 2 else 1
-        return self._replace(slot=self.slot + beyond, started=started)
+        client = blake2b(self.client.encode(), digest_size=len(self.client) // 2).hexdigest()
+        return self._replace(client=client, started=started)
 
     def proves_nothing_happened(self, late_at: int, node: str = "") -> bool:
         """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will.
