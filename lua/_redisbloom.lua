@@ -15,8 +15,7 @@ local UNANSWERED = -2
 
 -- @section choose
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
--- Needs: call, what age gives, any_forgotten, inserted, timed, written, now, and with claims: entries, is_in_hand,
--- any_leases, try_taking.
+-- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_hand, any_leases, try_taking.
 -- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
 -- although a slice may have it: true, or its entry in leases).
 local adding, spots, again = absent, places, {}
@@ -56,19 +55,19 @@ if #adding > 0 then
 -- @if claims
   if any_leases then try_taking() end
 -- @end if
+end
+
+-- @section insert
+-- Adds the chosen items to today. An item that comes twice is new once.
+-- Needs: call, inserted, timed, written, now, and what common and choose give.
+-- Gives: added.
+local added, fresh, moved = 0, 0, {}
+if #adding > 0 then
   if timed then
     call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
   else
     call('HSET', KEYS[1], 'inserted', inserted + 1)
   end
-end
-
--- @section insert
--- Adds the chosen items to today. An item that comes twice is new once.
--- Needs: what common and choose give.
--- Gives: added.
-local added, fresh, moved = 0, 0, {}
-if #adding > 0 then
   local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
   for j = 1, #adding do
     local digest, i = adding[j], spots and spots[j] or j
@@ -94,9 +93,7 @@ if #adding > 0 then
     if ages[i] == 0 then added = added + 1 end
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
-  if failed and added == 0 then
-    return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed)
-  end
+  if failed and added == 0 then return refusal_of(failed) end
 end
 
 -- @section test
@@ -122,7 +119,7 @@ end
 if failed then
   if added == 0 then
     call('HSET', KEYS[1], 'inserted', inserted)
-    return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failed)
+    return refusal_of(failed)
   end
   for i = #ages + 1, count do
     ages[i] = UNANSWERED

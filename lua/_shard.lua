@@ -58,6 +58,10 @@ local function try_module(command, key)
   local refused = redis.pcall(command, key)
   if not string.find(refused.err, 'wrong number of arguments', 1, true) then return refused end
 end
+
+local function refusal_of(failure)
+  return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failure)
+end
 -- @end if
 
 -- @section meta

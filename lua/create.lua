@@ -83,7 +83,7 @@ elseif step == 'make' and items and #ARGV >= 5 and #ARGV % 2 == 1 then
     local made = redis.pcall('BF.RESERVE', today_key, rate, items)
     if made.err then
       redis.call('UNLINK', meta_key)
-      return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. made.err)
+      return refusal_of(made.err)
     end
 -- @end if
   end

@@ -73,7 +73,7 @@ if step == 'allocate' then
 -- @end if
 -- @if redisbloom
     local made = redis.pcall('BF.RESERVE', next_key, ARGV[11], units)
-    if made.err then return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. made.err) end
+    if made.err then return refusal_of(made.err) end
 -- @end if
   end
   return 1

@@ -189,7 +189,7 @@ EVERY = [made(command) for command in scripts.COMMANDS] + [made(command, twin=Tr
 EVERY += [
     scripts.load(name, "redisbloom", claims=twin)
     for name, layouts in scripts.COMMANDS.items()
-    if "redisbloom" in layouts or name in scripts.OTHERWISE
+    if "redisbloom" in layouts or name in scripts.MODULE_VARIANTS
     for twin in ((False, True) if name in scripts.TWOFOLD else (False,))
 ]
 

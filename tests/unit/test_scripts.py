@@ -131,7 +131,7 @@ def test_variants_have_different_names_and_sources():
     made = scripts.variants(BLOCKED_K)
     layouts = len(BLOCKED_K) + 3
     twins = 3 * layouts + 1
-    assert len(made) == 15 + len(scripts.OTHERWISE) + 2 * twins + 2 * layouts + (len(BLOCKED_K) + 1)
+    assert len(made) == 15 + len(scripts.MODULE_VARIANTS) + 2 * twins + 2 * layouts + (len(BLOCKED_K) + 1)
     assert sum(script.name.endswith(":claims") for script in made) == twins
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 

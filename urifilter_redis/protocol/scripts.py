@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMANDS",
     "INDEX",
-    "OTHERWISE",
+    "MODULE_VARIANTS",
     "TWOFOLD",
     "VECTORS",
     "Header",
@@ -77,7 +77,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 TWOFOLD = ("insert", "contains", "forget", "remove")
 
 #: The commands whose script is the same for all layouts but redisbloom, which has one of its own.
-OTHERWISE = ("create", "turn", "probe")
+MODULE_VARIANTS = ("create", "turn", "probe")
 
 _GROUPS_A_WORD = 6
 # The first word of a call, or of a list of arguments; not the error word of a reply.
@@ -120,7 +120,7 @@ def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) ->
 
     Args:
         command: one of ``COMMANDS``.
-        layout: the layout; it counts for the commands that are made for one, and redisbloom for ``OTHERWISE``, too.
+        layout: the layout; it counts for the commands that are made for one; redisbloom for ``MODULE_VARIANTS``, too.
         k: the number of offsets of an item, for blocked only (the other scripts read it from ``meta``).
         claims: of the commands in ``TWOFOLD`` the script for shards with claims.
 
@@ -136,7 +136,7 @@ def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) ->
         raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
     claims = claims and command in TWOFOLD
     if not COMMANDS[command]:
-        own = layout == REDISBLOOM and command in OTHERWISE
+        own = layout == REDISBLOOM and command in MODULE_VARIANTS
         source = _composed(command, {}, _conditions(REDISBLOOM if own else "", claims=True))
         return _script(f"{command}:{layout}" if own else command, source)
     if layout not in COMMANDS[command]:
@@ -155,7 +155,7 @@ def variants(blocked_k: tuple[int, ...]) -> list[Script]:
     for command, layouts in COMMANDS.items():
         made_for = [(layout, k) for layout in layouts for k in (blocked_k if layout == "blocked" else (0,))]
         if not layouts:
-            made_for = [("", 0), (REDISBLOOM, 0)] if command in OTHERWISE else [("", 0)]
+            made_for = [("", 0), (REDISBLOOM, 0)] if command in MODULE_VARIANTS else [("", 0)]
         for twin in (False, True) if command in TWOFOLD else (False,):
             scripts += [load(command, *each, claims=twin) for each in made_for]
     return scripts
