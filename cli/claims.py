@@ -21,7 +21,6 @@ from urifilter_redis.flows.claims import options_of_release, reason_of
 from urifilter_redis.protocol.claims import (
     NO_HOLDER,
     PARKED,
-    RECLAIMED_A_CALL,
     GivenUp,
     Holding,
     InHand,
@@ -68,6 +67,9 @@ L = TypeVar("L", InHand, GivenUp)
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has
 #: ended.
 LEASE = "5m"
+
+#: The most items of a list, and of ``reclaim``, without ``--limit``.
+LISTED = 100
 
 #: Bytes of a line left out that its report shows.
 SHOWN = 60
@@ -327,7 +329,7 @@ def _keepable(summary: Summary, window: Window) -> Window:
 
 @click.command()
 @filter_command
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most lines.")
+@click.option("--limit", type=click.IntRange(1), default=LISTED, show_default=True, help="The most lines.")
 @click.option(
     "--within",
     type=option_type(seconds),
@@ -401,7 +403,7 @@ def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) 
 
 @click.command()
 @click.argument("name", type=filter_name)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="The most items.")
+@click.option("--limit", type=click.IntRange(1), default=LISTED, show_default=True, help="The most items.")
 @shared
 @pass_shared
 def claims(options: Shared, name: str, limit: int) -> None:
@@ -423,7 +425,7 @@ def claims(options: Shared, name: str, limit: int) -> None:
 
 @click.command("given-up")
 @click.argument("name", type=filter_name)
-@click.option("--limit", type=click.IntRange(1), help="The most items.  [default: 100]")
+@click.option("--limit", type=click.IntRange(1), help=f"The most items.  [default: {LISTED}]")
 @click.option("--retry", is_flag=True, help="Offer all of them once more, by reclaim, in place of listing them.")
 @shared
 @pass_shared
@@ -437,7 +439,7 @@ def given_up(options: Shared, name: str, limit: int | None, *, retry: bool) -> N
     """
     if retry and limit is not None:
         raise click.UsageError("--retry offers all items: leave out --limit")
-    most = limit or RECLAIMED_A_CALL
+    most = limit or LISTED
     with UriFilter.open(name, **options.filter()) as news:
         if retry:
             count = news.retry_given_up()

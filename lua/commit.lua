@@ -171,15 +171,19 @@ if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(wr
 
 -- @include "_count.lua" count
 
+local time, fields, members = #noted > 0 and time_ms(), {}, {}
 for _, digest in ipairs(noted) do
   delete_note(digest)
   if reason then
-    local time = time_ms()
     local note = struct.pack('<d', time) .. made[digest]
     notes[digest], note_bytes = note, note_bytes + #note + #digest
-    call('HSET', GIVEN_UP, digest, note, 'bytes', string.format('%.0f', note_bytes))
-    call('ZADD', GIVEN_UP_AT, string.format('%.0f', time), digest)
+    fields[#fields + 1], fields[#fields + 2] = digest, note
+    members[#members + 1], members[#members + 2] = time, digest
   end
+end
+if #fields > 0 then
+  call('HSET', GIVEN_UP, 'bytes', string.format('%.0f', note_bytes), unpack(fields))
+  call('ZADD', GIVEN_UP_AT, unpack(members))
 end
 -- The oldest notes go, and of this call's own some only if that is not enough: the clock may have been set back.
 local own_notes, looked_for = 0, 0

@@ -45,7 +45,9 @@
 -- KEYS[4] leases
 -- KEYS[5] hands
 -- KEYS[6] holders
--- KEYS[7…] slices: the live slices, from oldest to newest
+-- KEYS[7] given_up
+-- KEYS[8] given_up_at
+-- KEYS[9…] slices: the live slices, from oldest to newest
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
@@ -73,8 +75,9 @@ local FIRST_ITEM, LAST_ITEM, SCOPE, INSERTS, repeated = 5, #ARGV, ARGV[3], true
 local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
 -- @if claims
-local FIRST_SLICE, NAMES = 7, { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders' }
-local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
+local FIRST_SLICE, FINAL = 9, false
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
+local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- @end if
 
 -- @include "_items.lua" read
@@ -89,6 +92,7 @@ local LEASES, HANDS, HOLDERS, FINAL = KEYS[4], KEYS[5], KEYS[6], false
 -- @if claims
 
 -- @include "_leases.lua" entries take_out
+-- @include "_given_up.lua" read delete
 
 -- @end if
 
@@ -164,7 +168,7 @@ for i = 1, count do
       local removes = any_forgotten
 -- @end if
 -- @if claims
-      local removes = any_forgotten or any_leases
+      local removes = any_forgotten or any_leases or next(notes)
 -- @end if
       -- First a write that a server at maxmemory refuses: behind a removal it would let the whole call through.
       if removes then call('HSET', KEYS[1], 'inserted', inserted) end
@@ -176,6 +180,7 @@ for i = 1, count do
       end
 -- @if claims
       if any_leases then try_taking() end
+      if next(notes) then try_noting() end
 -- @end if
       if timed then
         call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
@@ -207,6 +212,9 @@ for i = 1, count do
       moved[number] = (moved[number] or 0) + 1
     end
   end
+-- @if claims
+  if age == 0 then delete_note(digest) end -- it was given up, and has expired since
+-- @end if
   ages[i] = age
 end
 

@@ -701,7 +701,7 @@ class AsyncUriFilter(AsyncBaseClient):
             0
         """
         items = None if uris is None else listed(uris)
-        return await self._run(given_up.retry(self._session, items, key, retry))
+        return (await self._run(given_up.retry(self._session, items, key, retry))).count(1)
 
     async def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

@@ -691,7 +691,7 @@ class UriFilter(BlockingBaseClient):
             0
         """
         items = None if uris is None else listed(uris)
-        return self._run(given_up.retry(self._session, items, key, retry))
+        return self._run(given_up.retry(self._session, items, key, retry)).count(1)
 
     def beat(self, holder: str, lease: float | None = None) -> int:
         """Give a sign of life for a holder that has no object here; return how many items it has in hand.

@@ -207,6 +207,29 @@ def test_an_answer_about_what_was_given_up_is_lost(service, news):
         assert [each.item for each in mine.reclaim()] == ["a"]
 
 
+def test_offering_once_more_is_resumed(service, news):
+    """``retry=`` tells how many the call offered, of some items; all are offered; that of another method is refused."""
+    items = [*map(str, range(6000)), b"odd\xff"]
+    with news.claims() as mine, HttpProxy(service.port, lambda _: fault) as proxy:
+        api = FilterAPIClient(proxy.url, timeouts=QUICK)
+        fault = Fault.PASS
+        for some in ((items,), ()):
+            mine.claim_many(items)
+            mine.give_up(items, "404")
+            fault = Fault.CUT_AFTER
+            with pytest.raises(FilterAPIError) as lost:
+                api.retry_given_up("news", *some)
+            assert (lost.value.error_code, lost.value.method) == ("answer_lost", "retry_given_up")
+            fault = Fault.PASS
+            with pytest.raises(ValueError, match="retry= takes what"):
+                api.insert_many("news", items[:-1], retry=lost.value)
+            with pytest.raises(ValueError, match="retry= takes what"):
+                api.retry_given_up("news", items[1:], retry=lost.value)
+            assert api.retry_given_up("news", *some, retry=lost.value) == (len(items) if some else 0)
+            assert news.given_up() == []
+        api.close()
+
+
 def test_lists_awaited(service, news):
     """The same, awaited."""
 

@@ -234,7 +234,10 @@ def test_what_deletes_a_note(client, layout):
     """A commit, forget, remove, and a claim of an item that has expired; a checkpoint then finds a change."""
     shard = Shard(client, geometry(*layout))
     ways = [lambda: shard.commit(NO_HOLDER, A), lambda: shard.ask("forget", A)]
-    ways += [lambda: shard.ask("remove", A)] if layout[0] == "counting" else [lambda: expire(shard, A)]
+    if layout[0] == "counting":
+        ways.append(lambda: shard.ask("remove", A))
+    else:
+        ways.append(lambda: (expire(shard), shard.claim(TWO, A)))
     for way in ways:
         shard.ask("forget", A)
         assert shard.claim(ONE, A + B)[0] == 0
@@ -281,10 +284,24 @@ def test_a_repeat_after_a_restore_spares_what_is_offered_once_more(shard):
     assert shard.claim(TWO, A + B) == [0, 1]
 
 
-def expire(shard, digest):
-    """Let all that was seen expire, and claim an item."""
+def expire(shard):
+    """Let all that was seen expire."""
     shard.client.setrange(KEYS.slice("today"), 0, b"\0" * shard.config.bytes)
-    assert shard.claim(TWO, digest) == [0]
+
+
+def test_an_insert_deletes_notes(shard):
+    """Of what it answers new: it has expired since. The notes of what is seen, or in hand, stay."""
+    shard.claim(ONE, A + B + C)
+    assert shard.give_up(ONE, A + B, b"404") == [0, 0]
+    assert shard.ask("insert", A + B) == [1, 1]
+    assert set(given_up_of(shard.client)) == {A, B}
+    expire(shard)
+    assert shard.ask("insert", C + A + A) == [-1, 0, 1]
+    assert set(given_up_of(shard.client)) == {B}
+    assert shard.retry(A + B) == [0, 1]
+    assert shard.ask("insert", A + B) == [1, 0]
+    assert given_up_of(shard.client) == {}
+    assert set(leases_of(shard.client)) == {C}
 
 
 def test_the_oldest_notes_go_first(shard):

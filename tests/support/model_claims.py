@@ -175,7 +175,10 @@ class ClaimingShard(ModelShard):
     def _insert(self, digest: bytes, max_age: int) -> int:
         if self._leased(digest, 0) == -1:
             return -1
-        return self._insert_final(digest) if digest in self.leases else super()._insert(digest, max_age)
+        age = self._insert_final(digest) if digest in self.leases else super()._insert(digest, max_age)
+        if age == 0:
+            self._delete_notes([digest])
+        return age
 
     def _insert_final(self, digest: bytes) -> int:
         """Insert an item that is perhaps in hand; then its slice is not asked, because it may seem to be there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from urifilter_redis.engine.batch import RELEASE, Batch, call_to_resume, items_of
 from urifilter_redis.engine.holdings import ClaimOptions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
+    from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import ShardKeys
 
@@ -146,9 +147,15 @@ def _by_score(times: str, most: float | str, least: float | str, limit: int) -> 
 
 
 def retry(
-    session: Session, items: Sequence[Any] | None, key: Key = None, error: UriFilterError | None = None
-) -> Flow[int]:
-    """Offer items that were given up once more, or all of them; return how many. ``error`` is of an earlier call.
+    session: Session,
+    items: Sequence[Any] | None,
+    key: Key = None,
+    error: UriFilterError | None = None,
+    call_key: CallKey | None = None,
+) -> Flow[list[int]]:
+    """Offer items that were given up once more, or all of them; return 1 for each that was given up, else 0.
+
+    ``error`` is of an earlier call; a ``call_key`` is for items only.
 
     Raises:
         BadItem: some items cannot be filtered; nothing was done.
@@ -162,12 +169,13 @@ def retry(
     else:
         digests = yield from _noted(session)
     options = ClaimOptions(NO_HOLDER, again=True)
-    batch = batch_of(session, "release", digests, error, digester=lambda _: digests, claim_options=options)
+    batch = batch_of(
+        session, "release", digests, error, digester=lambda _: digests, claim_options=options, call_key=call_key
+    )
     if batch.claim_options is None or not batch.claim_options.again:
         raise ValueError(f"retry= takes what retry_given_up raised, and not {batch.method}")
     batch.term = RELEASE.term
-    yield from resolve(session, batch)
-    return batch.answers.count(1)
+    return cast("list[int]", (yield from resolve(session, batch)).answers)
 
 
 def _noted(session: Session) -> Flow[list[bytes]]:

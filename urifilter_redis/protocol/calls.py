@@ -100,7 +100,7 @@ class CallBuilder:
         self._uid, reads = config.uid, command == "contains"
         replies = () if reads else (keys.replies,)
         leases: tuple[str, ...] = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
-        if view.claims and command in {"forget", "remove"}:
+        if view.claims and not reads:
             leases += keys.of_given_up
         self._keys = (keys.meta, *replies, keys.forgotten, *leases, *live(keys, view))
 

@@ -552,27 +552,41 @@ class AsyncFilterAPIClient(AsyncAdmin):
         """
         return await self._run(given_up(self._api, filter_typeid, limit))
 
-    async def retry_given_up(self, filter_typeid: str, uris: Iterable[Any] | None = None, *, key: Key = None) -> int:
+    async def retry_given_up(
+        self,
+        filter_typeid: str,
+        uris: Iterable[Any] | None = None,
+        *,
+        key: Key = None,
+        retry: FilterAPIError | None = None,
+    ) -> int:
         """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
 
         Args:
             filter_typeid: the filter's name.
             uris: any number of items; those that were not given up stay as they are. None: all that have a note.
             key: makes an item of each of the caller's objects; None: the objects are the items.
+            retry: the error that this method raised for the same arguments; only items without an answer are asked
+                again. It is valid for eight minutes, in the process that got it.
 
         Returns:
-            How many items this call offers; after a lost answer it may be too few, though all are offered.
+            How many items this call offers. Without ``uris`` it may be too few after a lost answer, though all are
+            offered.
 
         Raises:
             FilterAPIError: some items cannot be filtered (``bad_item``), the service refused, or could not be reached.
-                The call may be repeated.
+                ``answers`` has the answers that arrived. After ``error_code`` ``answer_lost`` the service may have done
+                it: pass the error as ``retry=``.
             TypeError: one string was given instead of a list.
+            ValueError: ``retry`` is the error of another call.
 
         Example:
             >>> await api.retry_given_up("news")
             0
         """
-        return await self._run(retry_given_up(self._api, filter_typeid, uris, key))
+        call = retry_given_up(self._api, filter_typeid, uris, key, retry)
+        offered: int = await self._resolved(call, attrgetter("offered"))
+        return offered
 
     async def filters(self) -> list[str]:
         """Return the names of the filters that the access token may use.

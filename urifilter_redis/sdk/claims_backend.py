@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import operator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
-from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, items_of, listed
+from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, listed
 from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.errors import FilterAPIError
-from urifilter_redis.http_api import COMMANDS
+from urifilter_redis.http_api import COMMANDS, Command
 from urifilter_redis.protocol.claims import (
     RECLAIMED_A_CALL,
     GivenUp,
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from urifilter_redis.sdk.api import API
 
 __all__ = ["HTTPClaims", "given_up", "in_hand", "retry_given_up"]
+
+#: ``retry_given_up`` as an endpoint.
+_RETRY = Command("was_there", "offered")
 
 #: The only shard of the holdings here, because the service does not tell the shards of items.
 SHARD = 0
@@ -323,25 +325,38 @@ def given_up(api: API, filter_typeid: str, limit: int) -> Flow[list[GivenUp]]:
     return [GivenUp(*_of_item(each), *_counts(each), each["at"], each["reason"]) for each in found]
 
 
-def retry_given_up(api: API, filter_typeid: str, objects: Iterable[Any] | None, key: Key) -> Flow[int]:
-    """Offer items that were given up once more, or all of them; return how many.
+class RetryCall(APICall):
+    """One call that offers items once more which were given up; without items all of them."""
+
+    def body(self, part: Part) -> dict[str, Any]:
+        """Return the body of the request for a part, likewise."""
+        return super().body(part) | _in_base64(part.items)
+
+    @property
+    def offered(self) -> int:
+        """How many items are offered, as far as the service has answered."""
+        return sum(part.reply["offered"] for part in self.parts if part.reply is not None)
+
+
+def retry_given_up(
+    api: API, filter_typeid: str, objects: Iterable[Any] | None, key: Key, retry: UriFilterError | None
+) -> RetryCall:
+    """Make the call that offers items once more which were given up, or all of them; or return the call of ``retry``.
 
     Raises:
-        FilterAPIError: some items cannot be filtered (``bad_item``), the service refused, or could not be reached.
+        FilterAPIError: some items cannot be filtered (``bad_item``).
         TypeError: one string was given instead of a list.
+        ValueError: ``retry`` is the error of another call.
     """
-    path = f"{api.path_of(filter_typeid)}/retry_given_up"
-    if objects is None:
-        return (yield from api.repeat(path, {}))["offered"]  # type: ignore[no-any-return]
-    items, count = items_of(listed(objects), key), 0
-    for begin, end in itertools.pairwise(cuts(sizes(items, in_base64=True))):
-        some = items[begin:end]
-        try:
-            count += (yield from api.repeat(path, {"items": some, **_in_base64(some)}))["offered"]
-        except FilterAPIError as error:
-            error.indices = [begin + index for index in error.indices]
-            raise
-    return count
+    what, path = (filter_typeid, "retry_given_up", None), f"{api.path_of(filter_typeid)}/retry_given_up"
+    more, items = ({"items": None}, ()) if objects is None else ({}, listed(objects))
+    call = RetryCall(what, _RETRY, path, more, items, _cuts_of_any, key)
+    return api.or_resumed(call, retry, RELEASE)
+
+
+def _cuts_of_any(items: Sequence[Any]) -> list[int]:
+    """Return the cuts of items some of which JSON cannot carry; see ``calls.cuts_of``."""
+    return cuts(sizes(items, in_base64=True))
 
 
 def _pages(api: API, filter_typeid: str, name: str, limit: int) -> Flow[list[dict[str, Any]]]:

@@ -236,7 +236,7 @@ class Service(Admission):
         return Answer({"filter": name, command: listed, **behind})
 
     async def retry_given_up(self, request: Request, name: str) -> Response:
-        """Offer what was given up once more; answer how many items."""
+        """Offer what was given up once more; answer which items, if the request names some, and how many."""
         request.scope[COMMAND] = "retry_given_up"
         token = self.whose(request)
         asked = await read(request, RetryRequest, self.settings.limits)
@@ -245,10 +245,13 @@ class Service(Admission):
         given = None if asked.items is None else items_in(asked)
         async with self.allowed(token, name, writes=True):
             check_items(given or (), self.settings.limits)
-            offered = await self._run(name, lambda session: given_up.retry(session, given))
+            key = None if given is None else _key(request, token)
+            field = None if given is None else "was_there"
+            answers = await self._run(name, lambda session: given_up.retry(session, given, call_key=key), field)
         self.filters.measure_anew(name)  # so that the page tells how many are left
+        offered, was_there = answers.count(1), [] if given is None else [each == 1 for each in answers]
         request.scope[COUNTS] = {"filter": name, "items": offered}
-        return Answer({"filter": name, "offered": offered})
+        return Answer({"filter": name, "was_there": was_there, "total": len(was_there), "offered": offered})
 
     async def _answer(  # noqa: PLR0913, PLR0917 - the parts of a request
         self,

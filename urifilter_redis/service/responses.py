@@ -193,10 +193,12 @@ class ListGivenUp(BaseModel):
 
 
 class Offered(BaseModel):
-    """How many items are offered once more."""
+    """The items that are offered once more."""
 
     filter: _Filter
-    offered: int = Field(description="their number; the others had not been given up, or a former attempt did it")
+    was_there: list[bool] = Field(description="for each item of the request whether it had been given up")
+    total: _Total
+    offered: int = Field(description="the number of items that this request offers")
 
 
 class Others(BaseModel):

@@ -100,7 +100,7 @@ EXAMPLES = {
         },
     ),
     "beat": Example({"holder": _HOLDER}, _OF | {"in_hand": 1}),
-    "retry_given_up": Example({"items": [_E]}, _OF | {"offered": 0}),
+    "retry_given_up": Example({"items": [_E]}, _OF | {"was_there": [False], "total": 1, "offered": 0}),
     "rotate": Example({"expected_epoch": 0}, _OF | {"epoch": 1, "rotated": True, "shards": 1, "problems": []}),
     "checkpoint": Example({"full": False}, _OF | {"number": 1, "begun": 1795300000.0, "shards": 1, "size": 1234}),
     "restore": Example({}, _OF | {"uid": _UID}),
@@ -219,7 +219,8 @@ def _add_items(routes: _Routes, service: Service) -> None:
     routes.post("beat", "claims", "Keep in a holder's hands what it has", _of_filter(service.beat), responses.InHand,
                 _OF_HOLDERS, BeatRequest)  # fmt: skip
     routes.post("retry_given_up", "claims", "Offer what was given up once more, some of it or all",
-                _of_filter(service.retry_given_up), responses.Offered, _OF_ITEMS, RetryRequest)  # fmt: skip
+                _of_filter(service.retry_given_up), responses.Offered, _OF_ITEMS, RetryRequest,
+                keyed=True)  # fmt: skip
     path, paged = FILTERS_PATH + "/{filter}", _query(ClaimsQuery)
     routes.get(path + "/in_hand", "in_hand", "claims", "List what is in hand, with its holders and counts",
                _of_filter(service.in_hand), responses.ListInHand, _OF_STATES, paged)  # fmt: skip
