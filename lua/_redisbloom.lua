@@ -15,7 +15,8 @@ local UNANSWERED = -2
 
 -- @section choose
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
--- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_hand, any_leases, try_taking.
+-- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_hand, any_leases, notes,
+-- try_taking, try_noting.
 -- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
 -- although a slice may have it: true, or its entry in leases).
 local adding, spots, again = absent, places, {}
@@ -54,12 +55,13 @@ if #adding > 0 then
   if any_forgotten then call('ZREM', KEYS[3], '') end
 -- @if claims
   if any_leases then try_taking() end
+  if next(notes) then try_noting() end
 -- @end if
 end
 
 -- @section insert
 -- Adds the chosen items to today. An item that comes twice is new once.
--- Needs: call, inserted, timed, written, now, and what common and choose give.
+-- Needs: call, inserted, timed, written, now, what common and choose give, and with claims take_out, delete_note.
 -- Gives: added.
 local added, fresh, moved = 0, 0, {}
 if #adding > 0 then
@@ -90,7 +92,12 @@ if #adding > 0 then
     elseif found[j] == 0 then
       ages[i] = 1
     end
-    if ages[i] == 0 then added = added + 1 end
+    if ages[i] == 0 then
+      added = added + 1
+-- @if claims
+      delete_note(digest) -- it was given up, and has expired since
+-- @end if
+    end
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
   if failed and added == 0 then return refusal_of(failed) end

@@ -149,6 +149,16 @@ def test_forgotten_items_that_are_not_answered(client, shard):
     assert shard.ask("insert", [items[5]]) == [0]
 
 
+def test_an_insert_deletes_notes(client, shard):
+    """Of what it answers new: it was given up, and has expired since. What is not answered keeps its note."""
+    shard.claim(HOLDING, items := some(8, first=100))
+    shard.give_up(HOLDING, items, b"404")
+    assert shard.ask("insert", items) == [1] * 8
+    no_more_room(client)
+    assert shard.ask("insert", items) == [*[0] * 5, *[UNANSWERED] * 3]
+    assert set(client.zrange(KEYS.of_given_up[1], 0, -1)) == set(items[5:])
+
+
 @pytest.mark.parametrize("right", ["bf.madd", "bf.mexists", "bf.info"])
 def test_missing_right(client, shard, right):
     """A user without it is refused before the first write."""
