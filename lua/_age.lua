@@ -36,14 +36,29 @@ end
 
 -- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later
 -- in the call must be noted in added_now.
+-- Needs as well: adds_untested.
 -- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in
--- all_items).
+-- all_items), adds_untested (whether the only slice has none of the first few; then all count as absent).
 local all_items, added_now, tested, age_of, places = {}, {}, nil, nil, nil
+local sub, FEW = string.sub, 8
 for i = 1, count do
-  all_items[i] = string.sub(packed, i * 16 - 15, i * 16)
+  all_items[i] = sub(packed, i * 16 - 15, i * 16)
 end
 local absent = all_items
-for n = newest, oldest, -1 do
+if adds_untested and count > 4 * FEW then
+  for _, found in ipairs(call('BF.MEXISTS', KEYS[newest], unpack(all_items, 1, FEW))) do
+    if found ~= 0 then adds_untested = false end
+  end
+else
+  adds_untested = false
+end
+if adds_untested then
+  tested = {}
+  for i = 1, count do
+    tested[i] = 0
+  end
+end
+for n = adds_untested and oldest - 1 or newest, oldest, -1 do
   local found, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), 0
   for j = 1, #absent do
     if found[j] == 0 then

@@ -12,6 +12,8 @@ local failed, refused
 local UNANSWERED = -2
 
 -- @section has
+-- Gives: adds_untested (whether items may be added that are not tested, if those that are tested are absent).
+local adds_untested = false
 
 -- @section choose
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
@@ -84,7 +86,7 @@ if #adding > 0 then
       end
       break
     end
-    if again[digest] then
+    if may_be_again and again[digest] then
       call('ZREM', KEYS[3], digest)
 -- @if claims
       if again[digest] ~= true then take_out(digest, again[digest]) end
@@ -95,7 +97,7 @@ if #adding > 0 then
     if ages[i] == 0 then
       added = added + 1
 -- @if claims
-      delete_note(digest) -- it was given up, and has expired since
+      if notes[digest] then delete_note(digest) end -- it was given up, and has expired since
 -- @end if
     end
   end

@@ -103,6 +103,9 @@ if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a functio
 -- @end if
 
 -- @include "_$layout.lua" has
+-- @if redisbloom
+adds_untested = one_slice and not changed_nothing -- BF.MADD tells which it has, and mostly all are new or none
+-- @end if
 -- @include "_age.lua" age
 
 -- @if no redisbloom

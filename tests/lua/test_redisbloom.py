@@ -103,6 +103,22 @@ def test_item_that_comes_twice(shard):
     assert shard.meta()["inserted"] == "13"
 
 
+def test_seen_items_behind_new_ones(client, shard):
+    """They are seen, also where the first of a call were new, and so the others were not looked for."""
+    shard.ask("forget", some(2))
+    fresh, old, held = some(40, first=500), some(10), some(1, first=9000)
+    in_hand = -1 if client.exists(KEYS.of_claims[0]) else 0
+    assert shard.ask("insert", [*fresh, *old, *held, *fresh, *held]) == [
+        *[0] * 42,
+        *[1] * 8,
+        in_hand,
+        *[1] * 40,
+        in_hand or 1,
+    ]
+    assert shard.meta()["inserted"] == str(52 + (in_hand == 0))
+    assert client.execute_command("BF.INFO", TODAY, "ITEMS") == [50 + (in_hand == 0)]
+
+
 @pytest.mark.parametrize("command", ["insert", "commit"])
 def test_failure_in_the_middle(client, shard, command):
     """What was written before it is answered, and in the record; the rest is not answered, and was not written."""

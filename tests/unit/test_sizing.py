@@ -133,7 +133,7 @@ def test_error_rate_in_a_module():
     assert sizing.module_rate(1000, 1000, 1e-4) == pytest.approx(5e-5, rel=0.1)
     assert sizing.module_rate(1001, 1000, 1e-4) == 1e-4
     assert sizing.module_fill(1000, 1000, 1e-4) == sizing.module_fill(3000, 1000, 1e-4) == pytest.approx(0.5, abs=0.02)
-    assert size(10**8, 1e-4, REDISBLOOM).shards == 8
+    assert size(10**8, 1e-4, REDISBLOOM).shards == 4
     assert size(1, 1e-4, REDISBLOOM).units > 100  # where a key is missing the module makes a filter for 100
 
 

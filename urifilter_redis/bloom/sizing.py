@@ -56,9 +56,9 @@ BLOCKED_K = (8, 12, 16)
 #: within the allocator's size class of 16 MiB.
 SLICE_LIMIT = 16 * 2**20 - 64
 
-#: Most bytes of a slice of layout redisbloom. The module allocates lazily: the first calls on a filter of 32 MiB take
-#: 12 to 13 ms, and its removal takes 3; of 64 MiB they take 15 to 22 and 5 to 9.
-MODULE_LIMIT = 32 * 2**20
+#: Most bytes of a slice of layout redisbloom. Its removal takes 5 to 9 ms. The module allocates lazily, so the first
+#: calls on a filter are the longest, 11 to 15 ms: ``protocol.calls.ITEMS_OF_MODULE`` limits them.
+MODULE_LIMIT = 64 * 2**20
 
 #: Fewest items for which a slice of layout redisbloom is made. The module makes a filter for 100 where a key is
 #: missing, and the scripts tell by the number that such a one is not theirs.

@@ -55,6 +55,9 @@ ITEMS_A_CALL = 500
 #: Most items times live slices of one call; 500 items against 30 slices would take 16 ms.
 SLICES_AND_ITEMS = 2000
 
+#: Likewise of layout redisbloom: each of the bits of a new item, 15 at 1 in 10,000, may touch a page of memory first.
+ITEMS_OF_MODULE = 250
+
 #: Microseconds that a call may take on a slow server. A test of an item in one slice takes 1. A write takes ``A_WRITE``
 #: (blocked, redisbloom), or ``AN_OFFSET`` for each offset (classic, counting).
 A_CALL = 5500
@@ -140,6 +143,8 @@ def items_a_call(config: Config, live: int) -> int:
     written = slices if config.write == "all" else 1
     a_write = AN_OFFSET[config.layout] * config.k if config.layout in AN_OFFSET else A_WRITE
     most = min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices, int(A_CALL / (slices + a_write * written)))
+    if config.layout == REDISBLOOM:
+        most = min(most, ITEMS_OF_MODULE)
     if config.retention == "growing":  # a call with more items than an empty slice holds would fit into no slice
         most = min(most, shard_capacity(config.capacity, config.shards))
     return max(1, most)
