@@ -310,7 +310,7 @@ def release(
 
 
 def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
-    return ClaimOptions(holding, kept=[packed(item) for item in items])
+    return ClaimOptions(holding, kept=dict(enumerate(map(packed, items))))
 
 
 def _keepable(summary: Summary, window: Window) -> Window:

@@ -564,6 +564,7 @@ class UriFilter(BlockingBaseClient):
         *,
         holder: str | None = None,
         beats: bool = True,
+        pauses: bool = True,
     ) -> Claims:
         """Return an object that claims items: their "new" is final only once they are committed.
 
@@ -575,6 +576,7 @@ class UriFilter(BlockingBaseClient):
             beats: whether to beat in the background, and to give back what is left at the end. Without, the items
                 lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
                 server.
+            pauses: whether a ``reclaim`` that finds nothing is followed by a pause; False: each one asks the server.
 
         Raises:
             ValueError: the lease or the holder is impossible.
@@ -585,7 +587,7 @@ class UriFilter(BlockingBaseClient):
             True
         """
         self._check_open()
-        backend = RedisClaims(self._session, lease, holder, pauses=beats)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses)
         made = Claims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made

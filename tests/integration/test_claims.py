@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import pickle
 import threading
@@ -177,7 +178,7 @@ def test_a_lost_reply_of_giving_up(any_server, clients):
             proxy.plan = lambda *_: Fault.PASS
             with pytest.raises(ValueError, match="retry= takes what this very method raised"):
                 mine.commit(["a"], retry=lost.value)
-            assert mine.give_up(["a"], "404", retry=lost.value) == [True]
+            assert mine.give_up(["a"], retry=lost.value) == [True]  # for the reason that it had
             assert [each.reason for each in news.given_up()] == ["404"]
 
 
@@ -258,6 +259,29 @@ def test_what_a_dead_holder_had(clients, clocked):
         assert mine.reclaim() == []
 
 
+@pytest.mark.parametrize("lives", ["alone", "beside long delays"])
+def test_a_clock_that_was_set_back(clients, clocked, lives):
+    """Who has nothing in hand, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
+    server, clock = clocked
+    clock.ahead(8 * 86400)
+    news = clients.create("news", redis=server.url, **PRECISE)
+    dead = news.claims(lease=5, beats=False)
+    assert dead.claim_many(["a", "b"]) == [True, True]
+    if lives != "alone":
+        assert dead.release(["b"], delay=7 * 86400) == [True]
+    clock.ahead(0)
+    other = clients.open("news", redis=server.url)
+    assert other.claims(beats=False).reclaim() == []
+    assert [other.claims(beats=False).reclaim() for _ in range(20)] == [[]] * 20  # each looks at some holders
+    assert other.claims(beats=False).outstanding().due <= 600.2
+    clock.ahead(601)
+    found = {claim.item for claim in other.claims(beats=False).reclaim()}
+    assert found == ({"a", "b"} if lives == "alone" else {"a"})
+    clock.ahead(7 * 86400 + 2)
+    with other.claims(beats=False) as mine:
+        assert {claim.item for claim in mine.reclaim()} == {"a", "b"}
+
+
 def test_items_and_payloads_of_each_kind(news, other):
     """Strings, bytes and other JSON values come back as they were; a surrogate and a long item, too."""
     items = ["a", b"\x00\xff", {"b": [1, None]}, 7, True, "\ud800", "x" * 65_536]
@@ -313,6 +337,9 @@ def test_bad_items(news):
             with pytest.raises(BadItem) as caught:
                 mine.claim_many(["a", *bad, "b", *bad])
             assert caught.value.indices == [1, 3]
+        with pytest.raises(BadItem) as caught:
+            mine.claim_many([object(), "a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
+        assert caught.value.indices == [0, 2]
         with pytest.raises(BadItem, match="its payload has 65537 bytes") as caught:
             mine.claim_many(["a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
         assert caught.value.indices == [1]
@@ -487,6 +514,15 @@ def test_the_pause_after_an_empty_round(news, other, any_server):
         assert mine.reclaim() == [Claim("b", "b")]
 
 
+def test_without_a_pause(news, other):
+    """Each reclaim asks the server, also right after an empty round."""
+    with other.claims() as theirs, news.claims(lease=60, pauses=False) as mine:
+        theirs.claim("a")
+        assert mine.reclaim() == []
+        theirs.release(["a"])
+        assert mine.reclaim() == [Claim("a", "a")]
+
+
 def test_figures_do_not_count_ones_own(news, other):
     """What was claimed or committed since the last look changes nothing about the others'."""
     with other.claims() as theirs, news.claims() as mine:
@@ -559,6 +595,15 @@ def test_near_cache(clients, any_server):
         assert news.retry_given_up(["d"]) == 1
         assert news.near_cache.entries == 2
         assert mine.claim("d") is True
+        made = []
+        assert mine.claim_many(["a", "e", "d", "c"], payload=lambda item: made.append(item) or [item]) == [
+            False,
+            True,
+            False,
+            False,
+        ]
+        assert made == ["e", "d"]
+        assert mine.claimed(["d", "e"]) == [Claim("d", "d"), Claim("e", ["e"])]
 
 
 @pytest.mark.parametrize("call", ["claim", "commit"])
@@ -799,6 +844,24 @@ def test_a_retry_distrusts_the_near_cache(lossy):
         error = lost(proxy, mine.claim_many, ["seen", "a"])
         assert error.answers == [False, None]
         assert mine.claim_ages(["seen", "a"], retry=error) == [1, 0]
+
+
+@pytest.mark.slow
+def test_payloads_of_items_that_the_near_cache_had_answered(lossy, any_server):
+    """They are made once the server is asked about these items, too."""
+    news, proxy = lossy
+    assert news.insert_many(["seen", "forgotten"]) == [True, True]
+    with news.claims() as mine:
+        made = []
+        items = ["a", "forgotten", "seen"]
+        claim = functools.partial(mine.claim_many, payload=lambda item: made.append(item) or [item])
+        error = lost(proxy, claim, items)
+        assert made == ["a"]
+        with UriFilter.open("news", redis=any_server.url) as other:
+            other.forget(["forgotten"])
+        assert mine.claim_ages(items, retry=error) == [0, 0, 1]
+        assert made == ["a", "forgotten", "seen"]
+        assert mine.claimed(items) == [Claim("a", ["a"]), Claim("forgotten", ["forgotten"])]
 
 
 @pytest.mark.slow

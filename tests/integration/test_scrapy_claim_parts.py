@@ -395,6 +395,29 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch)
     assert left(any_server) == {}
 
 
+def test_what_is_written(any_server):
+    """A request is written as JSON only when the server is asked to claim its address."""
+    written = []
+
+    class Counted(scrapy.Request):
+        def to_dict(self, **more):
+            written.append(self.url)
+            return super().to_dict(**more)
+
+    async def test(parts):
+        await parts.fetched(await parts.begun(Counted(A)))
+        await parts.begun(Counted(B))
+        new = await parts.found(*(Counted(url, cb_kwargs={"depth": 2}) for url in (A, B, C) * 3))
+        assert ([each.url for each in new], written) == ([C], [A, B, C])
+
+    run(any_server, test)
+    fields = {item: json.loads(claim.payload)["request"] for item, claim in left(any_server).items()}
+    assert {item: (each["url"], each.get("cb_kwargs")) for item, each in fields.items()} == {
+        B: (B, None),
+        C: (C, {"depth": 2}),
+    }
+
+
 @pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
 def test_claimed_with_its_address_alone(any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""
@@ -590,6 +613,87 @@ def test_a_look_as_the_spider_stops(any_server):
     assert left(any_server).keys() == {A}
 
 
+@pytest.mark.parametrize("share", [1, 2])
+def test_shared(any_server, share):
+    """Pages beyond URIFILTER_SHARE are offered at once, with their requests; what nobody takes comes back."""
+
+    async def test(parts):
+        more = {"callback": parts.crawler.spider.about, "cb_kwargs": {"depth": 1}, "method": "POST", "body": b"\xff"}
+        links = [scrapy.Request(f"https://example.com/{n}", **more) for n in range(5)]
+        items = [parts.item(each) for each in links]
+        parts.crawler.engine.crawl(scrapy.Request(A))
+        await parts.answered()
+        await parts.fetched(parts.scheduler.next_request(), *links)
+        assert state(any_server, A) == "committed"
+        with another(any_server) as mine:
+            found = {claim.item: claim for claim in mine.reclaim()}
+            assert found.keys() == set(items[share:])
+            assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
+            taken = to_request(found[items[4]].payload, parts.crawler.spider)
+            assert {name: getattr(taken, name) for name in more} == more
+            mine.commit(items[4:])
+            mine.release(items[share:4])
+        calls = parts.stats.get_value("urifilter/calls")
+        for each in links:
+            parts.crawler.engine.crawl(each.copy())
+        await parts.answered()
+        assert parts.stats.get_value("urifilter/calls") == calls
+        fetched = []
+        while len(fetched) < 4:
+            begun = parts.waiting()
+            assert len(begun) <= share
+            for each in begun:
+                fetched.append(parts.item(each))
+                await parts.fetched(each)
+            await asyncio.sleep(0.01)
+        assert sorted(fetched) == sorted(items[:4])
+        stats = parts.stats.get_stats()
+        assert (stats["urifilter/shared"], stats["urifilter/reclaimed"]) == (5 - share, 4 - share)
+        while await parts.idle():
+            pass
+        return items
+
+    items = run(any_server, test, URIFILTER_SHARE=share)
+    assert [state(any_server, item) for item in items] == ["committed"] * 5
+    assert left(any_server) == {}
+
+
+@pytest.mark.parametrize("what", ["starts", "again", "address alone", "redirects", "no setting"])
+def test_not_shared(any_server, what):
+    """A spider keeps what it must fetch itself, and what others could not fetch as it does."""
+
+    async def test(parts):
+        if what == "redirects":
+            begun = [await parts.begun(scrapy.Request(A)), *(await parts.found(scrapy.Request(B)))]
+            found = await parts.found(*(redirected(each, f"{each.url}/moved") for each in begun))
+        elif what == "starts":
+            found = await parts.started(*map(scrapy.Request, (A, B)))
+        else:
+            how = {"again": {"meta": {"urifilter": "again"}}, "address alone": {"callback": lambda _: None}}
+            found = await parts.found(*(scrapy.Request(each, **how.get(what, {})) for each in (A, B)))
+        assert len(found) == 2
+        assert parts.stats.get_value("urifilter/shared") is None
+        if what == "no setting":  # a spider that runs low looks for nothing
+            assert parts.crawl.reclaiming._task is None
+
+    run(any_server, test, **({"URIFILTER_SHARE": 1} if what != "no setting" else {}))
+
+
+def test_shared_items_that_are_forgotten(any_server, monkeypatch):
+    """Of many shared items a crawl knows the last ones; a link to another one claims it and releases it once more."""
+    monkeypatch.setattr("urifilter_redis.scrapy.outcomes.MOST_SHARED", 1)
+
+    async def test(parts):
+        links = [scrapy.Request(each) for each in (A, B, C)]
+        for each in (*links, links[1].copy()):
+            parts.crawler.engine.crawl(each)
+            await parts.answered()
+        assert parts.stats.get_value("urifilter/shared") == 3
+
+    run(any_server, test, URIFILTER_SHARE=1)
+    assert left(any_server).keys() == {A, B, C}
+
+
 @pytest.mark.parametrize("on_error", ["pause", "pass"])
 def test_found_while_redis_is_away(make_server, on_error):
     """Links that nobody was asked about are claimed as the spider closes: the page that has them is committed then."""
@@ -642,6 +746,10 @@ def test_links_that_cannot_be_told(any_server):
         ({"URIFILTER_CLAIM_FAILURES": 0}, "URIFILTER_CLAIM_FAILURES is a whole number above 0"),
         ({"URIFILTER_CLAIM_LAPSES": "some"}, "URIFILTER_CLAIM_LAPSES is a whole number"),
         ({"URIFILTER_CLAIM_DELAY": 601}, "a delay is 0 to 600 seconds"),
+        ({"URIFILTER_SHARE": 0}, "URIFILTER_SHARE is a whole number above 0"),
+        ({"URIFILTER_SHARE": -1}, "URIFILTER_SHARE is a whole number above 0"),
+        ({"URIFILTER_SHARE": "some"}, "URIFILTER_SHARE is a whole number"),
+        ({"URIFILTER_SHARE": 5, "URIFILTER_CLAIM": False}, "URIFILTER_SHARE needs URIFILTER_CLAIM"),
     ],
 )
 def test_impossible_settings(any_server, settings, said):

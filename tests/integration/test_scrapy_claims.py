@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from support.scrapy_crawl import ADDON, Crawl
 from support.servers import wait_until
-from support.site import Served
+from support.site import Served, star
 
 from urifilter_redis import UriFilter
 
@@ -56,6 +56,31 @@ def test_one_of_three_is_killed(any_server, tmp_path):
         assert len(again) < 150
         # on a slow machine a lease may lapse while its page fails, and another crawl gives the page up, too
         assert 0 < sum(each.get("urifilter/given_up", 0) for each in stats) <= fails + len(again)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
+def test_three_share_what_one_finds(any_server, tmp_path, is_killed):
+    """None of three that begin with one page fetches more than half of the site, and none fetches another's page."""
+    pages = star(300)
+    with Served(pages=pages, delay=0.5) as site:
+        more = {"together": (str(tmp_path), 3)} | settings(any_server, URIFILTER_SHARE=20, URIFILTER_LEASE=10)
+        crawls = [Crawl(site.url, **more) for _ in range(3)]
+        if is_killed:
+            wait_until(lambda: len(site.fetched()) > 100, "the crawl does not begin")
+            crawls.pop(0).kill()
+        stats = [each.stats() for each in crawls]
+        assert {each["finish_reason"] for each in stats} == {"finished"}
+        check_committed(any_server, site)
+        times = Counter(site.fetched())
+        assert times.pop(site.start) == 3
+        assert times.keys() == pages.keys() - {site.start}
+        twice = sum(times.values()) - len(times)
+        assert min(each["urifilter/reclaimed"] for each in stats) > 0
+        if is_killed:
+            assert twice <= 16 + 20  # CONCURRENT_REQUESTS, and pages that were read and not committed
+        else:
+            assert twice == 0
+            assert max(each["response_received_count"] for each in stats) <= len(pages) / 2
 
 
 def test_all_are_killed(any_server):

@@ -79,7 +79,9 @@ def test_the_first_of_equal_items_is_claimed(make, any_server, shards, fault):
             command="claim",
             url=proxy.url,
             shards=shards,
-            claim_options=lambda some: ClaimOptions(holding, kept=[pack(item, f"of {item}") for item in some]),
+            claim_options=lambda some: ClaimOptions(
+                holding, kept={index: pack(item, f"of {item}") for index, item in enumerate(some)}
+            ),
         )
         stream.filter.insert("seen")
         stream.put(1, ["a", "b", "a", "seen"])

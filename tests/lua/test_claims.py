@@ -59,7 +59,7 @@ def test_every_script_compiles(client, script):
 
 
 def test_wrong_arguments(shard):
-    """BADARG, with nothing done: holders, leases, texts, delays, nobodies and limits."""
+    """BADARG, with nothing done: holders, leases, texts, delays, delay holders and limits."""
     delay_holder = claims.new_delay_holder()
     wrong = [
         shard.made("claim", A, holding=NO_HOLDER, kept=[b""]),
@@ -175,7 +175,7 @@ def test_a_false_positive_swallows_nothing(client, layout):
 
 
 def test_lapses_and_failures(shard):
-    """Dead holders are counted, nobodies are not; both counts stop at 65,535."""
+    """Dead holders are counted, delay holders are not; both counts stop at 65,535."""
     assert shard.claim(ONE, A, [b"kept"]) == [0]
     assert shard.release(ONE, A, failed=True) == [1]
     assert [(each.failures, each.lapses) for each in shard.reclaim(ONE)] == [(1, 0)]

@@ -20,7 +20,7 @@ class ModelEntry:
     """An item that somebody has, or had, in hand.
 
     Attributes:
-        holder: 8 bytes; the first is 0 for a nobody, who has what was released.
+        holder: 8 bytes; the first is 0 for a delay holder, who has what was released.
         failures: how many times it was released as failed.
         lapses: how many holders of it have died.
         kept: what is kept of it for another holder.
@@ -32,7 +32,7 @@ class ModelEntry:
     kept: bytes
 
     def taken_by(self, holder: bytes, kept: bytes | None = None) -> ModelEntry:
-        """Return the entry of the next holder. Where a nobody had it, nothing has died."""
+        """Return the entry of the next holder. Where a delay holder had it, nothing has died."""
         lapses = min(self.lapses + (self.holder[0] != 0), _MOST)
         return ModelEntry(holder, self.failures, lapses, self.kept if kept is None else kept)
 
@@ -43,7 +43,7 @@ class ClaimingShard(ModelShard):
 
     Attributes:
         leases: what is in hand or has lapsed, by digest.
-        holders: until when each holder and nobody lives. Those that have nothing in hand may be missing.
+        holders: until when each holder lives. Those that have nothing in hand may be missing.
         given_up: failures, lapses, reason and what is kept of each item that was given up.
         total: how many items were given up.
     """
@@ -103,30 +103,37 @@ class ClaimingShard(ModelShard):
         return self._insert_final(digest)
 
     def release(
-        self, holder: bytes | None, lease: int, nobody: bytes, delay: int, digests: Sequence[bytes], *, failed: bool
+        self,
+        holder: bytes | None,
+        lease: int,
+        delay_holder: bytes,
+        delay: int,
+        digests: Sequence[bytes],
+        *,
+        failed: bool,
     ) -> list[int]:
         """Give back what the holder has (without a holder: what anybody has); return 1 for each."""
         answers = []
         for digest in digests:
             entry = self.leases.get(digest)
-            ours = entry is not None and entry.holder != nobody and holder in {None, entry.holder}
+            ours = entry is not None and entry.holder != delay_holder and holder in {None, entry.holder}
             if entry and ours:
                 entry.failures = min(entry.failures + failed, _MOST)
-                entry.holder = nobody
-                self.holders[nobody] = self.now + delay
+                entry.holder = delay_holder
+                self.holders[delay_holder] = self.now + delay
             answers.append(int(ours))
         if holder:
             self._beat(holder, lease)
         return answers
 
-    def retry(self, nobody: bytes, delay: int, digests: Sequence[bytes]) -> list[int]:
+    def retry(self, delay_holder: bytes, delay: int, digests: Sequence[bytes]) -> list[int]:
         """Offer once more what was given up, and count it as forgotten; return 1 for each."""
         answers = []
         for digest in digests:
             note = self.given_up.get(digest) if digest not in self.leases else None
             if note:
-                self.leases[digest] = ModelEntry(nobody, 0, 0, note[3])
-                self.holders[nobody] = self.now + delay
+                self.leases[digest] = ModelEntry(delay_holder, 0, 0, note[3])
+                self.holders[delay_holder] = self.now + delay
                 self.forgotten[digest] = self.epoch
                 del self.given_up[digest]
             answers.append(int(note is not None))

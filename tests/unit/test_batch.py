@@ -212,7 +212,7 @@ def test_removing(layout):
 @given(st.lists(st.integers(0, 140_000), min_size=1, max_size=40), st.integers(1, 3))
 def test_cut_by_weight(weights, shards):
     """No call keeps more than 256 KiB, unless of one item; no two neighbours of a shard would fit into one call."""
-    kept = [bytes(weight) for weight in weights]
+    kept = dict(enumerate(map(bytes, weights)))
     batch = batch_of(range(len(kept)), shards, 10, "claim", claim_options=ClaimOptions(NO_HOLDER, kept=kept))
     assert sorted(position for call in batch.open for position in call.positions) == list(range(len(kept)))
     for call in batch.open:
@@ -230,7 +230,7 @@ def test_distrusted_items_are_cut_by_weight():
     """What the near cache had answered, and is asked about after all, is cut likewise."""
     near, items = NearCache(100, 60), [f"u{number}" for number in range(9)]
     near.end(near.begin(MD5(items)), [1] * 9, 0)
-    kept = [bytes(100_000)] * 9
+    kept = dict.fromkeys(range(9), bytes(100_000))
     batch = batch_of(items, 1, 100, "claim", near=near, claim_options=ClaimOptions(NO_HOLDER, kept=kept))
     assert batch.open == []
     batch.distrust(1, lambda _: 100)

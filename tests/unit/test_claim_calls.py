@@ -1,4 +1,4 @@
-"""Holders, nobodies, leases and replies of the scripts of claims."""
+"""Holders, delay holders, leases and replies of the scripts of claims."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import KEYED, KEYED_CLAIMS, PARTS, CallKey
 
 
-def test_holders_and_nobodies():
-    """16 hex digits, drawn anew; a holder's first byte is never 0, and a nobody's always is."""
+def test_holders_and_delay_holders():
+    """16 hex digits, drawn anew; a holder's first byte is never 0, and a delay holder's always is."""
     holders = {claims.new_holder() for _ in range(2000)}
-    nobodies = {claims.new_delay_holder() for _ in range(2000)}
-    assert len(holders) == len(nobodies) == 2000
-    assert {len(bytes.fromhex(each)) for each in holders | nobodies} == {8}
-    assert {each[:2] for each in nobodies} == {"00"}
+    delaying = {claims.new_delay_holder() for _ in range(2000)}
+    assert len(holders) == len(delaying) == 2000
+    assert {len(bytes.fromhex(each)) for each in holders | delaying} == {8}
+    assert {each[:2] for each in delaying} == {"00"}
     assert "00" not in {each[:2] for each in holders}
     assert {"01", "ff"} <= {each[:2] for each in holders}
 

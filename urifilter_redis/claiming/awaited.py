@@ -79,7 +79,7 @@ class AsyncClaims(AsyncBaseClaims):
             uris: any number of items; all are checked before any is sent.
             key: makes an item of each of the caller's objects; None: the objects are the items.
             payload: makes of each object what another crawler gets if this one dies: a str, bytes or any JSON value,
-                at most 64 KiB; None: the item itself.
+                at most 64 KiB; None: the item itself. It is not called for what the near cache knows to be seen.
             retry: the error that this method, or another one that claims, raised for the same items; only items
                 without an answer are asked again.
 

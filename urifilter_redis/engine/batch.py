@@ -187,7 +187,7 @@ class Batch:
         else:
             self.open = _cut_all(digests, shards, cut, keep=near is not None)
         if claim_options is not None:
-            self.open = self._limited(self.open)
+            self.open = self._kept(self.open)
         self.packed = b"".join(digests)
 
     def cut(self, count: int) -> list[OpenCall]:
@@ -229,7 +229,7 @@ class Batch:
     def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += self._limited(_cut_chosen(self.digests, self._found, shards, cut, keep=False))
+            self.open += self._kept(_cut_chosen(self.digests, self._found, shards, cut, keep=False))
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
@@ -251,11 +251,14 @@ class Batch:
         else:  # in one step, so that an interruption leaves each item in one call
             self.open = [*(each for each in self.open if each is not call), rest]
 
-    def _limited(self, calls: list[OpenCall]) -> list[OpenCall]:
-        """Cut calls further, so that what is kept of the items of each has at most ``BYTES_A_CALL``."""
-        if self.claim_options is None or not self.claim_options.kept:
+    def _kept(self, calls: list[OpenCall]) -> list[OpenCall]:
+        """Make what is kept of the items of calls, and cut these further, so that it has at most ``BYTES_A_CALL``."""
+        if self.claim_options is None:
             return calls
-        weights = list(map(len, self.claim_options.kept))
+        self.claim_options.keep(position for call in calls for position in call.positions)
+        if not self.claim_options.kept:
+            return calls
+        weights = {position: len(kept) for position, kept in self.claim_options.kept.items()}
         lighter = []
         for call in calls:
             start, weight = 0, 0

@@ -15,13 +15,15 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.digest import split
+from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.engine.pending import current_owner
+from urifilter_redis.errors import BadItem
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
 from urifilter_redis.protocol.claims import Holding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from urifilter_redis.engine.pending import Owner
     from urifilter_redis.protocol.calls import Call
@@ -348,8 +350,9 @@ class ClaimOptions:
     Attributes:
         holding: the holder and its lease.
         holdings: notes the answers; None: nothing does.
-        claimed: claim: the claim of each item of the batch, without counts.
-        kept: claim: what the filter keeps of each item of the batch.
+        claim_of: claim: makes the claim of the item at a position of the batch, without counts; None: ``kept`` is all.
+        claimed: claim: by position the claims of those items that are asked about.
+        kept: claim: by position what the filter keeps of them.
         delay: release: ms before the items are offered again.
         failed: release: whether a failure of each item is counted.
         again: release: whether to offer once more what was given up.
@@ -360,14 +363,35 @@ class ClaimOptions:
 
     holding: Holding
     holdings: Holdings | None = None
-    claimed: Sequence[Claim] = ()
-    kept: Sequence[bytes] = ()
+    claim_of: Callable[[int], Claim] | None = None
+    claimed: dict[int, Claim] = field(default_factory=dict)
+    kept: dict[int, bytes] = field(default_factory=dict)
     delay: int = 0
     failed: bool = False
     again: bool = False
     delay_holder: str = field(default_factory=claims.new_delay_holder)
     reason: bytes | None = None
     counts: dict[int, Counts] = field(default_factory=dict)
+
+    def keep(self, positions: Iterable[int]) -> None:
+        """Make the claims of the items at some positions, which are asked about.
+
+        Raises:
+            BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
+        """
+        if self.claim_of is None:
+            return
+        bad = []
+        for position in sorted(positions):
+            claim = self.claimed[position] = self.claim_of(position)
+            try:
+                self.kept[position] = pack(claim.item, claim.payload)
+            except BadItem as error:
+                bad.append((position, str(error)))
+        if bad:
+            index, reason = bad[0]
+            more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
+            raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
 
     def call(  # noqa: PLR0913, PLR0917 - what the scripts take
         self,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.bloom.digest import shards_of, split
-from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.batch import items_of
 from urifilter_redis.engine.holdings import Claim, ClaimOptions
-from urifilter_redis.errors import BadItem
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
     MOST_REASON,
@@ -73,25 +70,16 @@ def options_of_claim(
         holding: the holder and its lease.
         objects: the caller's objects.
         key: makes an item of each object; None: the objects are the items.
-        payload: makes a payload of each object; None: each item is its own payload.
+        payload: makes a payload of each object that is asked about; None: each item is its own payload.
         holdings: note the answers; None: nothing in this process does.
-
-    Raises:
-        BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
     """
-    claimed, kept, bad = [], [], []
-    for index, (item, each) in enumerate(zip(items_of(objects, key), objects, strict=True)):
-        content = item if payload is None else payload(each)
-        try:
-            kept.append(pack(item, content))
-        except BadItem as error:
-            bad.append((index, str(error)))
-        claimed.append(Claim(item, content))
-    if bad:
-        index, reason = bad[0]
-        more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
-        raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
-    return ClaimOptions(holding, holdings, claimed, kept)
+
+    def claim_of(position: int) -> Claim:
+        each = objects[position]
+        item = each if key is None else key(each)
+        return Claim(item, item if payload is None else payload(each))
+
+    return ClaimOptions(holding, holdings, claim_of=claim_of)
 
 
 def options_of_release(
@@ -127,8 +115,8 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, claim_options=claim_options)
     if batch.claim_options is None or batch.claim_options.holdings is not claim_options.holdings:
         raise ValueError("retry= takes what this very object of claims raised")
-    if batch.claim_options.reason != claim_options.reason:
-        raise ValueError(f"retry= takes what this very method raised, for the same reason, and not {batch.method}")
+    if (batch.claim_options.reason is None) != (claim_options.reason is None):
+        raise ValueError(f"retry= takes what this very method raised, and not {batch.method}")
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
     if method.command == "commit" and retry is None:

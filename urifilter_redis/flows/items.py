@@ -22,7 +22,7 @@ from urifilter_redis.engine.batch import (
 from urifilter_redis.engine.combined_call import CombinedCall
 from urifilter_redis.engine.holdings import CLAIM_COMMANDS
 from urifilter_redis.engine.retry import Request, exchange
-from urifilter_redis.errors import AnswerLost, ServerFull, UriFilterError
+from urifilter_redis.errors import AnswerLost, BadItem, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
 from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
@@ -144,12 +144,17 @@ def batch_of(  # noqa: PLR0913 - likewise
         claim_options: of a batch of ``claim``, ``commit`` or ``release``.
 
     Raises:
-        BadItem: some items cannot be filtered; the error has the indices of all of them.
+        BadItem: some items cannot be filtered, or kept in hand; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
     config = session.config
     check_question(config, command, max_age)
-    digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
+    try:
+        digests = (digester or session.digester)(objects if key is None else items_of(objects, key))
+    except BadItem:
+        if claim_options is not None:
+            claim_options.keep(range(len(objects)))  # its error has the bad payloads, too
+        raise
     if retry is not None:
         return _resume(session, command, digests, retry, max_age or 0)
     batch = Batch(

@@ -106,6 +106,9 @@ def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
 def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
     """Note how much others have in some shards; return the shards where something may be due.
 
+    Or where somebody lives for longer than any lease: if the clock was set back, the script shortens that, and nobody
+    who has nothing in hand beats.
+
     Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
     that took in hand must be told before the limit is reached.
     """
@@ -118,21 +121,24 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
             ("ZCARD", keys.hands),
             ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
             ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
+            ("ZRANGE", keys.holders, -1, -1, "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
     replies = yield from ask(session, *commands)
     at = monotonic()
     due: list[int] = []
     again: list[int] = []
-    columns = zip(shards, *(replies[n::5] for n in range(5)), strict=True)
-    for shard, time, in_hand, owned, earliest, recorded in columns:
+    columns = zip(shards, *(replies[n::6] for n in range(6)), strict=True)
+    for shard, time, in_hand, owned, earliest, latest, recorded in columns:
         now = time_of(time)
+        longest = max(session.view(shard).claims, 1000 * claims.LEASE_OF_MANY)
+        too_long = any(until > now + longest for _, until in to_scores(latest))
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(in_hand) - holdings.known(shard, int(owned))
         holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000)
         if recorded:
             again.append(shard)
-        elif dies is not None and dies <= now:
+        elif (dies is not None and dies <= now) or too_long:
             due.append(shard)
     return [*again, *due]
 

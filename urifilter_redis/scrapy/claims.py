@@ -1,4 +1,4 @@
-"""Claims: an idle spider takes over what other crawls have left."""
+"""Claims: a spider that is idle, or runs low, takes over what other crawls have left."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 #: The most pages that a crawl takes over at once.
 MOST = 100
 
-#: Seconds between two looks of an idle spider.
+#: Seconds between two looks that find nothing.
 PAUSE = 1.0
 
 
 class Reclaiming:
-    """Asks the filter whenever the spider is idle.
+    """Asks the filter whenever the spider is idle; and when it runs low, if crawls share what they have.
 
     Pages that this spider cannot fetch are parked: released for ten minutes each time. It does not wait for them.
     """
@@ -43,18 +43,24 @@ class Reclaiming:
         self._crawl, self._claiming = crawl, claiming
         self._parked: dict[str | bytes, float] = {}
         self._task: asyncio.Task[None] | None = None
-        self._may_close, self._stopped = False, asyncio.Event()
+        self._is_idle, self._may_close, self._stopped = False, False, asyncio.Event()
 
     def stays(self) -> bool:
         """Whether a spider that is idle has to stay open; the look that decides it goes on in the background."""
         if self._may_close:
             self._may_close = False
             return False
+        self._is_idle = True
         if self._task is None:
             lost = self._crawl.link.held - self._crawl.outcomes.ending
             self._park(lost, "a part of this crawl dropped its request, and did not say so")
-            self._task = asyncio.ensure_future(self._look())
+            self._task = asyncio.ensure_future(self._look(is_idle=True))
         return True
+
+    def runs_low(self) -> None:
+        """Look while the spider works, because few of its pages wait; an idle one looks by itself."""
+        if self._task is None and not self._is_idle:
+            self._task = asyncio.ensure_future(self._look(is_idle=False))
 
     async def stop(self) -> None:
         """Look no more; what a look that is under way still brings stays in hand."""
@@ -64,20 +70,23 @@ class Reclaiming:
 
     def busy(self) -> None:
         """Note that there is something to do."""
-        self._may_close = False
+        self._is_idle = self._may_close = False
 
-    async def _look(self) -> None:
+    async def _look(self, *, is_idle: bool) -> None:
+        crawl = self._crawl
         try:
-            await self._crawl.outcomes.settle()
-            claims = [] if self._stopped.is_set() else await self._crawl.link.reclaim(MOST)
+            await crawl.outcomes.settle()
+            crawl.outcomes.may_ask_again()
+            limit = min(MOST, max(1, crawl.scheduler.room))  # links may have come meanwhile
+            claims = [] if self._stopped.is_set() else await crawl.link.reclaim(limit)
             if self._stopped.is_set():
                 return
             if claims:
-                self._crawl.stats.inc_value("urifilter/reclaimed", len(claims))
+                crawl.stats.inc_value("urifilter/reclaimed", len(claims))
                 found = [(self._request_of(claim), claim.item) for claim in claims]
-                self._park(self._crawl.take_over([(each, item) for each, item in found if each is not None]), None)
-                await self._crawl.outcomes.settle()
-            elif await self._others_work():
+                self._park(crawl.take_over([(each, item) for each, item in found if each is not None]), None)
+                await crawl.outcomes.settle()
+            elif not is_idle or await self._others_work():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE):
                         await self._stopped.wait()
@@ -85,7 +94,7 @@ class Reclaiming:
                 self._may_close = True
         finally:
             self._task = None
-            self._crawl.nudge()
+            crawl.nudge()
 
     def _request_of(self, claim: Claim) -> Request | None:
         """Return the request of a claim; None if it is given up or parked."""

@@ -82,6 +82,7 @@ class Fetches:
         #: The fetch whose page yielded a request, until that is settled.
         self._pages: dict[Request, Fetch] = {}
         self._arriving: dict[Request, None] = {}
+        self._looks = False
 
     @staticmethod
     def of(request: Request | None) -> Fetch | None:
@@ -139,7 +140,8 @@ class Fetches:
 
     def scheduled(self, request: Request) -> None:
         """Note a request that is on its way to the scheduler; a signal's handler may drop it, and tell nobody."""
-        if not self._arriving:
+        if not self._looks:
+            self._looks = True
             asyncio.get_running_loop().call_soon(self._look_for_dropped)
         self._arriving[request] = None
 
@@ -187,7 +189,7 @@ class Fetches:
         fetch.waiting.clear()
 
     def _look_for_dropped(self) -> None:
-        dropped, self._arriving = self._arriving, {}
+        dropped, self._arriving, self._looks = self._arriving, {}, False
         for request in dropped:
             fetch = self.of(request)
             if fetch is not None and fetch.is_downloading:

@@ -18,7 +18,7 @@ from urifilter_redis.protocol.claims import PARKED
 from urifilter_redis.protocol.outcomes import needs_mending
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from scrapy.statscollectors import StatsCollector
 
@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 #: A call, given the error of an earlier attempt.
 _Step = Callable[[UriFilterError | None], Awaitable[list[bool]]]
+
+#: Makes what the filter keeps of an item in hand; None: the item itself.
+_Payload = Callable[["str | bytes"], "str | None"]
 
 #: Seconds between two looks whether Redis is back, or the spider closes.
 PAUSE = 0.25
@@ -104,6 +107,8 @@ class Link:
         self.passed: dict[str | bytes, None] = {}
         #: The items that count as new because the answer was lost: the filter may not have them.
         self.unsure: set[str | bytes] = set()
+        #: Held by an end or a reclaim: an item could come back before its release is noted, and would be dropped then.
+        self._moving = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._last = False
 
@@ -140,15 +145,16 @@ class Link:
                 raise
             self._note(error)
 
-    async def ask(self, items: Sequence[str | bytes], payloads: Mapping[str | bytes, str | None]) -> list[Answer]:
+    async def ask(self, items: Sequence[str | bytes], payload: _Payload) -> list[Answer]:
         """Insert or claim items, each once; return an answer each.
 
-        While Redis is away, wait as ``URIFILTER_ON_ERROR`` says.
+        ``payload`` makes what the filter keeps of an item that the server is asked to claim. While Redis is away, wait
+        as ``URIFILTER_ON_ERROR`` says.
         """
         asked = [item for item in items if self._last or item not in self.passed]
         if not asked:
             return [Answer.SEEN] * len(items)
-        answers, error = await self._call(functools.partial(self._insert, payloads, asked), len(asked))
+        answers, error = await self._call(functools.partial(self._insert, payload, asked), len(asked))
         self._stats.inc_value("urifilter/calls")
         found = {item: self._settled(item, each, error) for item, each in zip(asked, answers, strict=True)}
         return [found.get(item, Answer.SEEN) for item in items]
@@ -159,10 +165,11 @@ class Link:
         A claim that is to be forgotten is released before, and offered to nobody meanwhile.
         """
         release = [Ending("release", _HIDDEN)] if ending.command == "forget" and self._mine is not None else []
-        for step in (*release, ending):
-            answers, error = await self._call(functools.partial(self._end, step, items), len(items))
-            if error is not None or None in answers:  # None: nobody was asked, because Redis is away
-                return False
+        async with self._moving:
+            for step in (*release, ending):
+                answers, error = await self._call(functools.partial(self._end, step, items), len(items))
+                if error is not None or None in answers:  # None: nobody was asked, because Redis is away
+                    return False
         return True
 
     async def reclaim(self, limit: int) -> list[Claim]:
@@ -170,7 +177,8 @@ class Link:
 
         Other items than text and bytes are of no spider, and go back.
         """
-        found = await self._look(lambda mine: mine.reclaim(limit)) or []
+        async with self._moving:
+            found = await self._look(lambda mine: mine.reclaim(limit)) or []
         others = [] if self._mine is None else [each.item for each in self._mine.held if not _is_item(each.item)]
         if others:  # if it cannot be done now, the next look tries it again
             await self._look(lambda mine: mine.release(others, delay=PARKED))
@@ -206,7 +214,7 @@ class Link:
                 await self._rotate(news)
                 self._filter = news
             if self._mine is None and options.claiming is not None:
-                self._mine = self._filter.claims(options.claiming.lease)
+                self._mine = self._filter.claims(options.claiming.lease, pauses=options.claiming.share is None)
             return self._filter
 
     async def _open_or_create(self) -> AsyncUriFilter:
@@ -235,17 +243,15 @@ class Link:
             except UriFilterError as error:
                 logger.warning("Pages that are due again are not fetched yet: %s", error)
 
-    async def _insert(
-        self, payloads: Mapping[str | bytes, str | None], items: Sequence[str | bytes], lost: UriFilterError | None
-    ) -> list[bool]:
+    async def _insert(self, payload: _Payload, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
         news = await self._opened()
         if self._mine is None:
             return await news.insert_many(items, retry=lost)
-        return await self._mine.claim_many(items, payload=lambda item: payloads.get(item) or item, retry=lost)
+        return await self._mine.claim_many(items, payload=lambda item: payload(item) or item, retry=lost)
 
     async def _end(self, ending: Ending, items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
         if ending.command == "record":
-            return await self._insert({}, items, lost)
+            return await self._insert(lambda _: None, items, lost)
         if ending.command == "forget":
             return await (await self._opened()).forget(items, retry=lost)
         assert self._mine is not None  # noqa: S101 - there are claims

@@ -54,7 +54,7 @@ _WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize",
 _OTHERS = (
     "AGAIN_AFTER", "CLAIM", "CLAIM_DELAY", "CLAIM_FAILURES", "CLAIM_LAPSES", "CLEAR", "CONNECTIONS", "ERROR_RATE",
     "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "SCHEDULER",
-    "TIMEOUT",
+    "SHARE", "TIMEOUT",
 )  # fmt: skip
 
 #: What is wrong with a filter that normalises its items, if these are fingerprints.
@@ -62,6 +62,9 @@ _NO_EFFECT = "has no effect on fingerprints: set URIFILTER_KEY = 'url', too, or 
 
 #: The settings of failures after which a page is given up, and of lapses after which it is parked: 3 by default.
 _TRIES = ("claim_failures", "claim_lapses")
+
+#: The settings of claims that are whole numbers above 0.
+_WHOLE = (*_TRIES, "share")
 
 #: Seconds after which a page that failed for the first time is tried again.
 _DELAY = 30.0
@@ -79,12 +82,14 @@ class Claiming:
         failures: failures after which a page is given up.
         lapses: lapses after which a page is parked.
         delay: seconds before the second try of a page; doubled for each later one.
+        share: the most pages that wait for their download in a process; None: any number.
     """
 
     lease: float | None
     failures: int
     lapses: int
     delay: float
+    share: int | None
 
     def delay_after(self, failures: int) -> float:
         """Return the seconds before the next try of a page that failed so often."""
@@ -141,6 +146,9 @@ class Options:
         on_error, key = settings.get("URIFILTER_ON_ERROR", "pause"), _key(settings.get("URIFILTER_KEY", "fingerprint"))
         if on_error not in ON_ERROR:
             raise ValueError(f"URIFILTER_ON_ERROR is one of {', '.join(ON_ERROR)} and not {on_error!r}")
+        claims = _flag(settings, "claim")
+        if not claims and settings.get("URIFILTER_SHARE") is not None:
+            raise ValueError("URIFILTER_SHARE needs URIFILTER_CLAIM: only claimed pages can go to other processes")
         made, items = _filter(settings), "fingerprint" if key is None else "url" if key is _url else "function"
         if key is None and made.get("normalize", "none") != "none":
             raise ValueError(f"URIFILTER_NORMALIZE {_NO_EFFECT}")
@@ -154,7 +162,7 @@ class Options:
             items=items,
             on_error=on_error,
             clear=_flag(settings, "clear"),
-            claiming=_claiming(settings) if _flag(settings, "claim") else None,
+            claiming=_claiming(settings) if claims else None,
             failed=_failed(settings),
         )
 
@@ -263,15 +271,15 @@ def _claiming(settings: BaseSettings) -> Claiming:
     if _flag(settings, "clear"):
         raise ValueError("URIFILTER_CLEAR would drop the pages that others have in hand: remove it, or URIFILTER_CLAIM")
     given: dict[str, Any] = {"claim_delay": _DELAY} | dict.fromkeys(_TRIES, 3)
-    given |= _numbers(settings, lease=float, claim_delay=float, **dict.fromkeys(_TRIES, int))
-    for name in _TRIES:
-        if given[name] < 1:
+    given |= _numbers(settings, lease=float, claim_delay=float, **dict.fromkeys(_WHOLE, int))
+    for name in _WHOLE:
+        if given.get(name, 1) < 1:
             raise ValueError(f"URIFILTER_{name.upper()} is a whole number above 0 and not {given[name]}")
     with _naming(["lease"]):
         lease = check_lease(given["lease"]) if "lease" in given else None
     with _naming(["claim_delay"]):
         delay = check_delay(given["claim_delay"], PARKED)
-    return Claiming(lease, given["claim_failures"], given["claim_lapses"], delay)
+    return Claiming(lease, given["claim_failures"], given["claim_lapses"], delay, given.get("share"))
 
 
 def _url(request: Request) -> str:

@@ -23,6 +23,8 @@ __all__ = ["Outcome", "Outcomes"]
 
 logger = logging.getLogger(__name__)
 
+#: The most items that a crawl remembers to have shared.
+MOST_SHARED = 100_000
 
 #: The stats that count the items of each command.
 _STATS = {
@@ -70,6 +72,8 @@ class Outcomes:
         self._task: asyncio.Task[None] | None = None
         #: The items that were new and whose pages have not ended.
         self.in_hand: set[str | bytes] = set()
+        #: The items that were shared of late: links to them would claim them, only to release them once more.
+        self.shared: set[str | bytes] = set()
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
         #: back by reclaiming alone, which knows how often they have failed.
         self.failed: dict[str | bytes, Outcome] = {}
@@ -113,6 +117,10 @@ class Outcomes:
             else:
                 self.end(Ending("release", self._claiming.delay_after(failures), failed=True), [item])
 
+    def knows(self, item: str | bytes) -> bool:
+        """Whether nobody is asked about an item: it failed, waits in this crawl, or was shared of late."""
+        return item in self.failed or item in self.in_hand or item in self.shared
+
     def give_back_again(self, item: str | bytes) -> None:
         """Give back an item that failed, or was refused, while it was asked about, and that is in hand once more."""
         if self._claiming is not None:
@@ -126,6 +134,18 @@ class Outcomes:
             return True
         self._give_up(claim, claim.failures)
         return False
+
+    def share(self, item: str | bytes) -> None:
+        """Release a new item, for the crawl that runs low first."""
+        if len(self.shared) >= MOST_SHARED:
+            self.may_ask_again()
+        self.shared.add(item)
+        self._stats.inc_value("urifilter/shared")
+        self.end(_ENDINGS[Outcome.STOPPED], [item])
+
+    def may_ask_again(self) -> None:
+        """Let questions about shared items be asked again, but for those whose release is not told yet."""
+        self.shared &= self.ending
 
     def end(self, ending: Ending, items: Iterable[str | bytes]) -> None:
         """End items in this way, soon."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -77,6 +78,7 @@ class UriFilterScheduler(BaseScheduler):
         crawl.scheduler = self
         if crawl.options.claiming is not None:
             crawl.reclaiming = Reclaiming(crawl, crawl.options.claiming)
+        self._share = None if crawl.options.claiming is None else crawl.options.claiming.share
         settings = crawler.settings
         inner = load_object(settings.get("URIFILTER_SCHEDULER") or "scrapy.core.scheduler.Scheduler")
         self._inner: Any = build_from_crawler(inner, crawler)
@@ -84,6 +86,8 @@ class UriFilterScheduler(BaseScheduler):
         self._has_memory, self._has_disk = Scheduler in inner.__mro__, bool(settings.get("JOBDIR"))
         self._questions: deque[_Question] = deque()
         self._asked: list[_Question] = []
+        #: The requests that are claimed with their address alone: another crawl would lose the rest of them.
+        self._url_only: weakref.WeakSet[Request] = weakref.WeakSet()
         self._task: asyncio.Task[None] | None = None
         #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
         self._again: set[str | bytes] = set()
@@ -99,6 +103,11 @@ class UriFilterScheduler(BaseScheduler):
     def held(self) -> int:
         """The number of requests that wait for an answer."""
         return len(self._questions) + len(self._asked)
+
+    @property
+    def room(self) -> int:
+        """How many more requests may wait for their download here."""
+        return MOST_HELD if self._share is None else max(0, self._share - len(self._inner))
 
     def open(self, spider: Spider) -> Deferred[None]:
         """Open the filter, or make it, and the project's scheduler.
@@ -149,6 +158,8 @@ class UriFilterScheduler(BaseScheduler):
     def next_request(self) -> Request | None:
         """Return the next request of the project's scheduler; one that nobody was asked about has to wait."""
         crawl = self._crawl
+        if self._share is not None and not self.held and 2 * self.room > self._share:
+            crawl.reclaiming.runs_low()
         while self.held < MOST_HELD and (request := self._inner.next_request()) is not None:
             mark = _taken_mark(request)
             if mark is None:
@@ -221,7 +232,7 @@ class UriFilterScheduler(BaseScheduler):
             self._crawl.outcomes.unfetched += len(late)
             return True, unfiltered
         asked = {self._crawl.item(each): each for each in late}
-        answers = await self._crawl.link.ask(list(asked), {item: self._payload(asked[item]) for item in asked})
+        answers = await self._crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
         new = [item for item, answer in zip(asked, answers, strict=True) if answer is Answer.NEW]
         self._crawl.outcomes.note(new, Outcome.STOPPED)
         return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers), unfiltered
@@ -282,13 +293,13 @@ class UriFilterScheduler(BaseScheduler):
         for each in self._asked:
             if each.is_late:
                 crawl.link.passed.pop(each.item, None)
-            if each.item not in crawl.outcomes.failed and each.item not in crawl.outcomes.in_hand:
+            if not crawl.outcomes.knows(each.item):
                 asked.setdefault(each.item, each.request)
         if not asked:
             return {}
         crawl.stats.inc_value("urifilter/asked", len(self._asked))
-        payloads = {} if crawl.options.claiming is None else {item: self._payload(each) for item, each in asked.items()}
-        return dict(zip(asked, await crawl.link.ask(list(asked), payloads), strict=True))
+        answers = await crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
+        return dict(zip(asked, answers, strict=True))
 
     def _payload(self, request: Request) -> str | None:
         """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
@@ -297,6 +308,7 @@ class UriFilterScheduler(BaseScheduler):
         try:
             return text_of(request, spider)
         except ValueError as error:
+            self._url_only.add(request)
             if not self._crawl.stats.get_value("urifilter/url_only"):
                 logger.warning(_URL_ONLY, request, error)
             self._crawl.stats.inc_value("urifilter/url_only")
@@ -315,17 +327,26 @@ class UriFilterScheduler(BaseScheduler):
             self._again.add(item)
             answer = Answer.AGAIN if is_wanted and answer is Answer.SEEN else answer
         if answer is not Answer.SEEN:
-            if answer is Answer.NEW and self._has_memory and not self._has_disk:
-                crawl.outcomes.in_hand.add(item)
             if answer in _STATS:
                 crawl.stats.inc_value(_STATS[answer])
+            if answer is Answer.NEW and self._is_for_others(question):
+                crawl.outcomes.share(item)
+                crawl.fetches.settle(question.request)
+                return
+            if answer is Answer.NEW and self._has_memory and not self._has_disk:
+                crawl.outcomes.in_hand.add(item)
             self._pass_on(question.request, self._mark(question, answer))
             return
-        crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
+        if question.earlier:
+            crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
         crawl.fetches.settle(question.request)
-        self._log(question.request, crawl.crawler.spider)  # type: ignore[arg-type]
-        told = {"request": question.request, "spider": crawl.crawler.spider}
-        crawl.crawler.signals.send_catch_log(signals.request_dropped, **told)
+        spider = crawl.crawler.spider
+        self._log(question.request, spider)  # type: ignore[arg-type]
+        crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
+
+    def _is_for_others(self, question: _Question) -> bool:
+        """Whether a request goes to another crawl: there is no room, and another one can do what this one can."""
+        return self.room == 0 and not (question.again or question.earlier or question.request in self._url_only)
 
     def _mark(self, question: _Question, answer: Answer) -> Mark:
         """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
