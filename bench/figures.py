@@ -16,7 +16,17 @@ Row = Mapping[str, Any]
 Draw = Callable[[], str]
 
 #: The peers that are this library's.
-OURS = ("blocked", "classic", "near cache", "forever", "growing", "rolling", "ring of 7", "ring of 7, writes all")
+OURS = (
+    "blocked",
+    "classic",
+    "redisbloom",
+    "near cache",
+    "forever",
+    "growing",
+    "rolling",
+    "ring of 7",
+    "ring of 7, writes all",
+)
 
 #: The chart of README: its titles, with the tables and columns of RESULTS.md; and its peers, with their names there.
 OVERVIEW = "overview"

@@ -78,37 +78,39 @@ def _server(ours: str, theirs: str, **wanted: object) -> Finder:
     return ratio
 
 
-def _rate(theirs: str, **wanted: object) -> Finder:
-    """Find a ratio of items a second, of layout blocked to a peer."""
+def _rate(theirs: str, ours: str = "blocked", **wanted: object) -> Finder:
+    """Find a ratio of items a second, of a layout to a peer."""
 
     def ratio(found: Row) -> float:
-        rates = [cell(found, peer=peer, **wanted)["items_a_second"] for peer in ("blocked", theirs)]
+        rates = [cell(found, peer=peer, **wanted)["items_a_second"] for peer in (ours, theirs)]
         return float(rates[0] / rates[1])
 
     return ratio
 
 
-def _filter(figure: Callable[[Row], float]) -> Finder:
+def _filter(figure: Callable[[Row], float], layout: str = "blocked") -> Finder:
     """Find a figure of the filter of 100 million items."""
 
     def find(found: Row) -> float:
         for row in found["filters"]:
-            if (row["peer"], row["size"]) == ("blocked", HUNDRED_MILLION):
+            if (row["peer"], row["size"]) == (layout, HUNDRED_MILLION):
                 return figure(row)
         raise LookupError("no filter of 100 million items")
 
     return find
 
 
-def _false_positives(found: Row) -> float:
-    rate = _filter(lambda row: row["false_positives"] / row["asked"])(found)
-    return rate / float(found["settings"]["error_rate"])
+def _false_positives(layout: str) -> Finder:
+    """Find the error rate of the filter of 100 million items, to the asked one."""
+    rate = _filter(lambda row: row["false_positives"] / row["asked"], layout)
+    return lambda found: rate(found) / float(found["settings"]["error_rate"])
 
 
 #: A rate of 1e-4 of 20 million has a standard deviation of 2.2 %: two of them are chance.
 CHANCE = 1 + 2 / math.sqrt(20_000_000 * 1e-4)
 
 COMPILED = "BF.MADD is compiled; this library's Lua takes longer of the server than its whole call"
+ASKED_FIRST = "a new item is looked for before it is added, in a script that records the call"
 ROUNDED = "the bitmaps have 290.6 MB, and Redis's allocator rounds each of the 18 up to 16.8 MB"
 SLICES = "a new item is looked for in the block of each live slice"
 
@@ -132,9 +134,17 @@ def _goals() -> Iterator[tuple[str, str, float, bool, Finder, str]]:
         find = _rate("BF.MADD, plain", mix=mix, batch=5000)
         text = f"blocked to BF.MADD by redis-py without hiredis, items/s, {mix}, 5,000 a call, for 100 million items"
         yield "drivers", text, limit, True, find, ""
+    for batch, mix, limit in ((5000, "new", 0.75), (5000, "seen", 0.75), (500, "new", 0.6), (500, "seen", 0.75)):
+        find = _rate("BF.MADD", "redisbloom", size=HUNDRED_MILLION, mix=mix, batch=batch)
+        text = f"redisbloom to BF.MADD, items/s, {mix}, {batch:,} a call, 100 million items"
+        yield "sizes", text, limit, True, find, ASKED_FIRST
+    lost = _filter(lambda row: float(row["false_negatives"]), "redisbloom")
+    yield "sizes", "redisbloom: false negatives of 100 million", 0, False, lost, ""
+    rate = "redisbloom: false positives of 20 million, to the asked rate"
+    yield "sizes", rate, CHANCE, False, _false_positives("redisbloom"), ""
     lost, memory = _filter(lambda row: float(row["false_negatives"])), _filter(lambda row: row["memory"] / 1e6)
     yield "sizes", "false negatives of 100 million", 0, False, lost, ""
-    yield "sizes", "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives, ""
+    yield "sizes", "false positives of 20 million, to the asked rate", CHANCE, False, _false_positives("blocked"), ""
     yield "sizes", "memory of 100 million, MB", 290, False, memory, ROUNDED
     for name, text, limit, reason in (
         ("rolling", "rolling", 2, "it looks in two bitmaps"),

@@ -11,9 +11,17 @@ import click
 from urifilter_redis import UriFilter, UriFilterError, list_filters
 from urifilter_redis.archive.maintenance import examine_archive
 from urifilter_redis.base_blocking import run
+from urifilter_redis.bloom.sizing import LAYOUTS
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.flows.doctor import Finding, examine_claims, examine_clock, examine_filter, examine_masters
+from urifilter_redis.flows.doctor import (
+    Finding,
+    examine_claims,
+    examine_clock,
+    examine_copies,
+    examine_filter,
+    examine_masters,
+)
 from urifilter_redis.protocol import acl
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.url import database_of
@@ -29,9 +37,10 @@ __all__ = ["doctor"]
 @click.command()
 @click.option("--acl", "part", type=click.Choice(list(acl.PARTS)), help="Print the smallest ACL of a user; ask nobody.")
 @click.option("--filter", "name", type=filter_name, metavar="NAME", help="With --acl: the keys of this filter only.")
+@click.option("--layout", type=click.Choice(LAYOUTS), help="With --acl: redisbloom needs more commands.")
 @shared
 @pass_shared
-def doctor(options: Shared, part: str | None, name: str | None) -> None:
+def doctor(options: Shared, part: str | None, name: str | None, layout: str | None) -> None:
     """Check whether this server keeps the filters' promises, and say what to change.
 
     With --archive, or URIFILTER_ARCHIVE, it also looks whether this user can read and write the archive, and has room.
@@ -47,10 +56,10 @@ def doctor(options: Shared, part: str | None, name: str | None) -> None:
       urifilter doctor --acl crawler --filter news
     """
     if part is not None:
-        _print_acl(options, part, name)
+        _print_acl(options, part, name, layout or "")
         return
-    if name is not None:
-        raise click.UsageError("--filter is for --acl")
+    if name is not None or layout is not None:
+        raise click.UsageError(f"--{'layout' if name is None else 'filter'} is for --acl")
     findings = run(examine_masters, **options.where())
     for each in list_filters(**options.where()):
         findings += _filter(options, each)
@@ -63,12 +72,13 @@ def doctor(options: Shared, part: str | None, name: str | None) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _print_acl(options: Shared, part: str, name: str | None) -> None:
+def _print_acl(options: Shared, part: str, name: str | None, layout: str) -> None:
     database = database_of(options.redis) if options.redis else 0
-    line = acl.line(part, options.prefix, name, database=database)
+    line = acl.line(part, options.prefix, name, database=database, layout=layout)
     if options.json:
         keys = acl.patterns(options.prefix, name)
-        print_json({"part": part, "line": line, "commands": acl.commands(part, database=database), "keys": keys})
+        needed = acl.commands(part, database=database, layout=layout)
+        print_json({"part": part, "line": line, "commands": needed, "keys": keys})
     else:
         click.echo(line)
 
@@ -89,6 +99,7 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             found = opened.info()
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
             yield from examine_claims(found)
+            yield from examine_copies(found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

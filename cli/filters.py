@@ -18,10 +18,13 @@ from urifilter_redis import (
     drop_filter,
     list_filters,
 )
+from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, WRITES
 from urifilter_redis.bloom.sizing import LAYOUTS, size_text
+from urifilter_redis.flows.probe import has_module
+from urifilter_redis.protocol.config import allows_module
 
 from .common import (
     Decorator,
@@ -77,7 +80,7 @@ layout_option = click.option(
     type=click.Choice(LAYOUTS),
     default="blocked",
     show_default=True,
-    help="blocked: fast; classic: smallest; counting: items can be removed.",
+    help="blocked: fast; classic: smallest; counting: items can be removed; redisbloom: by BF.* of the server.",
 )
 
 #: The options for the expiry of items.
@@ -156,10 +159,18 @@ def create(
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
         found = new.info()
+    if context.get_parameter_source("layout") is ParameterSource.DEFAULT and like is None:
+        _mention_module(options, found)
     if options.json:
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(found)}")
+
+
+def _mention_module(options: Shared, found: FilterInfo) -> None:
+    """Say on stderr that the server has commands with which a filter of these settings would be faster."""
+    if found.archive is None and allows_module(found) and run(has_module, **options.where()):
+        say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
 
 
 def _described(found: FilterInfo) -> str:

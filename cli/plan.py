@@ -24,11 +24,11 @@ from urifilter_redis.bloom.retention import (
     shards_needed,
     size_first,
 )
-from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, SHARDS_LIMIT, size, size_text
+from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, size, size_text
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.extras import how_to_get
 from urifilter_redis.protocol.calls import items_a_call
-from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.config import Config, Settings, allows_module
 from urifilter_redis.protocol.routing import shards_by_master
 
 from .common import (
@@ -320,7 +320,7 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         return
     size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
     plans: list[Plan | Impossible] = []
-    for layout in LAYOUTS if time["retention"] == "forever" else LAYOUTS[:-1]:
+    for layout in _layouts(time):
         for rate in sorted({*SHOWN, error_rate}, reverse=True):
             settings = {"capacity": capacity, "error_rate": rate, "layout": layout, **time}
             try:
@@ -334,6 +334,12 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         return
     head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "shards", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
+
+
+def _layouts(time: dict[str, Any]) -> list[str]:
+    """Return the layouts that filters with these settings may have."""
+    allowed = {"counting": time["retention"] == "forever", REDISBLOOM: allows_module(Shape(capacity=1, **time))}
+    return [each for each in LAYOUTS if allowed.get(each, True)]
 
 
 @dataclass

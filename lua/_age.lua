@@ -20,6 +20,7 @@ if max_age > 0 and max_age <= newest - oldest then oldest = newest - max_age + 1
 if string.find(policy, '/all/', 1, true) then newest = oldest end
 oldest_age = newest - oldest + 1
 if string.find(policy, '^rolling') and oldest_age > 2 then oldest_age = 2 end
+-- @if no redisbloom
 
 age_in = function(d0, d1, d2, d3)
   for i = newest, oldest, -1 do
@@ -30,3 +31,67 @@ age_in = function(d0, d1, d2, d3)
   end
   return 0
 end
+-- @end if
+-- @if redisbloom
+
+-- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later
+-- in the call must be noted in added_now.
+-- Needs as well: adds_untested.
+-- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in
+-- all_items), adds_untested (whether the only slice has none of the first few; then all count as absent).
+local all_items, added_now, tested, age_of, places = {}, {}, nil, nil, nil
+local sub, FEW = string.sub, 8
+for i = 1, count do
+  all_items[i] = sub(packed, i * 16 - 15, i * 16)
+end
+local absent = all_items
+if adds_untested and count > 4 * FEW then
+  for _, found in ipairs(call('BF.MEXISTS', KEYS[newest], unpack(all_items, 1, FEW))) do
+    if found ~= 0 then adds_untested = false end
+  end
+else
+  adds_untested = false
+end
+if adds_untested then
+  tested = {}
+  for i = 1, count do
+    tested[i] = 0
+  end
+end
+for n = adds_untested and oldest - 1 or newest, oldest, -1 do
+  local found, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), 0
+  for j = 1, #absent do
+    if found[j] == 0 then
+      lacking = lacking + 1
+    elseif found[j] ~= 1 then
+      return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
+    end
+  end
+  tested = tested or found -- of the newest slice 1 is the age, too
+  if lacking < #absent then
+    local left, spots, last = {}, {}, 0
+    for j = 1, #absent do
+      local i = places and places[j] or j
+      if found[j] == 0 then
+        last = last + 1
+        left[last], spots[last] = absent[j], i
+      else
+        tested[i] = newest - n + 1
+      end
+    end
+    absent, places = left, spots
+  end
+  if lacking == 0 then break end
+end
+
+age_in = function(d0, d1, d2, d3)
+  local digest = struct.pack('<I4I4I4I4', d0, d1, d2, d3)
+  if not age_of then
+    age_of = {}
+    for i = 1, count do
+      age_of[all_items[i]] = tested[i]
+    end
+  end
+  return added_now[digest] and 1 or age_of[digest]
+end
+-- @end if

@@ -39,6 +39,30 @@ local function check_identity(found, format, wanted)
       .. ', and this release reads format 1: use the release that wrote it')
   end
 end
+-- @if redisbloom
+
+-- Returns whether a key is a filter of the module that was reserved for so many items, perhaps with more beside it that
+-- the module has made since. MEXISTS would answer 0 for a missing key, or one of another type.
+local function is_reserved(key, items)
+  local found = redis.pcall('BF.INFO', key, 'CAPACITY')
+  local absent = found.err and (string.find(found.err, 'not found', 1, true) or string.find(found.err, '^WRONGTYPE'))
+  if found.err and not absent then
+    redis.call('BF.INFO', key, 'CAPACITY') -- stops with what the server refuses
+  end
+  return not found.err and found[1] % items == 0
+end
+
+-- Tries a command of the module without effect: without arguments it is refused, but first for a right or the memory.
+-- Returns a refusal, or nil.
+local function try_module(command, key)
+  local refused = redis.pcall(command, key)
+  if not string.find(refused.err, 'wrong number of arguments', 1, true) then return refused end
+end
+
+local function refusal_of(failure)
+  return redis.error_reply('MODULE the Bloom filter of the server refuses: ' .. failure)
+end
+-- @end if
 
 -- @section meta
 -- Reads and checks meta, for the scripts about slices. It is no function: a call of one item would take longer.

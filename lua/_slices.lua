@@ -17,10 +17,17 @@ for i = FIRST_SLICE, #KEYS do
     at = 0
     break
   end
+-- @if no redisbloom
   local length = call('STRLEN', KEYS[i])
   if length ~= tonumber(bytes) then
     return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
   end
+-- @end if
+-- @if redisbloom
+  if not is_reserved(KEYS[i], tonumber(size)) then
+    return redis.error_reply('LOST ' .. KEYS[i] .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
+  end
+-- @end if
   units[i], at = tonumber(size), after
 end
 if at <= #listed or (CLAIMS ~= 2 and (longest ~= false) ~= (CLAIMS == 1)) then
@@ -34,9 +41,19 @@ end
 -- Returns a refusal if a live slice is missing, or its length is not as in meta.
 local function check_slices(slices)
   local base = string.sub(KEYS[1], 1, -1 - #'meta')
+-- @if no redisbloom
   for name, _, bytes in string.gmatch(slices, '(%S+):(%d+):(%d+)') do
     if redis.call('STRLEN', base .. name) ~= tonumber(bytes) then
       return redis.error_reply('LOST ' .. base .. name .. ' is missing or has another length')
     end
   end
+-- @end if
+-- @if redisbloom
+  for name, items in string.gmatch(slices, '(%S+):(%d+):%d+') do
+    if not is_reserved(base .. name, tonumber(items)) then
+      local what = ' is missing, or is no Bloom filter for ' .. items .. ' items'
+      return redis.error_reply('LOST ' .. base .. name .. what)
+    end
+  end
+-- @end if
 end

@@ -26,7 +26,12 @@
 -- somebody's hands, perhaps this holder's own. Then three integers for each item that is claimed, and has been released
 -- as failed or had a holder that died: its position (from 1), failures, lapses. What is seen is inserted again where
 -- items expire after they were last seen.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, MODULE, OLDCALL, LATECALL, BADARG
+-- @end if
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global

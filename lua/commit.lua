@@ -24,7 +24,13 @@
 --
 -- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice; with a note:
 --   -1 = this holder did not have it in hand, and nothing is done.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
+-- @end if
+-- @if redisbloom
+-- -2 = not answered, because the module failed before it: nothing is written, so ask about it again, under another id.
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, MODULE, OLDCALL, LATECALL, BADARG
+-- @end if
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
@@ -140,6 +146,9 @@ for i = 1, count do
       missing = missing + 1
     end
   end
+-- @if redisbloom
+  if failed then break end
+-- @end if
   if forgotten then call('ZREM', KEYS[3], digest) end
   if entry then take_out(digest, entry) end
   if (entry and reason) or (notes[digest] and not reason) then noted[#noted + 1] = digest end
@@ -155,6 +164,9 @@ for i = 1, count do
   ages[i] = age
 end
 
+-- @if redisbloom
+-- @include "_redisbloom.lua" unanswered
+-- @end if
 if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 
 -- @include "_count.lua" count

@@ -20,7 +20,12 @@
 --
 -- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
 -- older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim).
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, MODULE, BADARG
+-- @end if
 
 local call = redis.call
 local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims
@@ -53,7 +58,12 @@ if ARGV[2] ~= '-' then return redis.error_reply('BADARG the call id is - here') 
 local any_forgotten, unpack_digest = changed and call('EXISTS', KEYS[2]) == 1, struct.unpack
 local ages = {}
 for i = 1, count do
+-- @if no redisbloom
   ages[i] = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
+-- @end if
+-- @if redisbloom
+  ages[i] = tested[i]
+-- @end if
   if any_forgotten and ages[i] > 0 and call('ZSCORE', KEYS[2], string.sub(packed, i * 16 - 15, i * 16)) then
     ages[i] = 0
   end

@@ -16,17 +16,33 @@
 --
 -- ARGV[1] step: make or finish
 -- ARGV[2] uid: the filter's uid
+-- @if no redisbloom
 -- ARGV[3] bytes: the bytes of today
+-- @end if
+-- @if redisbloom
+-- ARGV[3] reserved: the error rate and the items of today, with / between
+-- @end if
 -- ARGV[4…] fields: make: fields of meta, field and value in turn
 --
 -- Reply: the present meta, an array of field and value in turn.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, MODULE, BADARG
+-- @end if
 
 -- @include "_shard.lua" keys identity
 -- @include "_time.lua" now
 
 local meta_key, today_key = KEYS[1], KEYS[9]
+-- @if no redisbloom
 local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+-- @end if
+-- @if redisbloom
+local step, uid = ARGV[1], ARGV[2]
+local rate, items = string.match(ARGV[3], '^([^/]+)/(%d+)$')
+-- @end if
 local names = { 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at', 'today' }
 local refusal = check_keys(names, '^history')
 if refusal then return refusal end
@@ -38,7 +54,12 @@ if step == 'finish' then
   if refusal then return refusal end
   if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
+-- @if no redisbloom
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
+-- @end if
+-- @if redisbloom
+elseif step == 'make' and items and #ARGV >= 5 and #ARGV % 2 == 1 then
+-- @end if
   if not existing then
     for i = 9, #KEYS do
       if redis.call('EXISTS', KEYS[i]) == 1 then
@@ -46,10 +67,25 @@ elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 
       end
     end
     local now = now_ms()
+-- @if no redisbloom
     redis.call('SETRANGE', today_key, 0, '') -- without effect: a refusal (rights, memory) must come before any write
+-- @end if
+-- @if redisbloom
+    refusal = try_module('BF.RESERVE', today_key)
+    if refusal then return refusal end
+-- @end if
     redis.call('UNLINK', unpack(KEYS, 2, 8))
     redis.call('HSET', meta_key, 'uid', uid, 'created', now, 'opened', now, unpack(ARGV, 4))
+-- @if no redisbloom
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
+-- @end if
+-- @if redisbloom
+    local made = redis.pcall('BF.RESERVE', today_key, rate, items)
+    if made.err then
+      redis.call('UNLINK', meta_key)
+      return refusal_of(made.err)
+    end
+-- @end if
   end
 else
   return redis.error_reply('BADARG create takes: make, uid, bytes, field and value in turn; or finish, uid')

@@ -24,7 +24,12 @@
 --
 -- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is new once more;
 --   0 = it was not.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, MODULE, OLDCALL, LATECALL, BADARG
+-- @end if
 
 local call = redis.call
 local uid, base, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), $claims

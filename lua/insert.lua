@@ -59,7 +59,13 @@
 --
 -- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
 -- 2 = in any older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim), nothing is written.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
+-- @end if
+-- @if redisbloom
+-- -2 = not answered, because the module failed before it: nothing is written, so ask about it again, under another id.
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, MODULE, OLDCALL, LATECALL, BADARG
+-- @end if
 
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
@@ -92,12 +98,19 @@ local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6],
 
 local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
 local ages, age_in, oldest_age = {}
+-- @if no redisbloom
 if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a function takes time to make, too
+-- @end if
 
 -- @include "_$layout.lua" has
+-- @if redisbloom
+adds_untested = one_slice and not changed_nothing -- BF.MADD tells which it has, and mostly all are new or none
+-- @end if
 -- @include "_age.lua" age
 
+-- @if no redisbloom
 end
+-- @end if
 
 -- All items of a call that changed nothing were seen. Items that have expired since count as seen.
 if changed_nothing then
@@ -113,8 +126,15 @@ if changed_nothing then
 end
 
 -- @include "_count.lua" room
+-- @if redisbloom
+-- @include "_redisbloom.lua" choose
+-- @end if
 -- @include "_call.lua" old_records
 
+-- @if redisbloom
+-- @include "_redisbloom.lua" insert
+-- @end if
+-- @if no redisbloom
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = not one_slice and string.find(policy, '/last-seen', 1, true)
 local first_written = not one_slice and string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
@@ -205,6 +225,7 @@ end
 if not tried and string.find(policy, '/last-seen', 1, true) then
   call('HSET', KEYS[1], 'written', time_written(written, now))
 end
+-- @end if
 
 -- @include "_count.lua" count
 

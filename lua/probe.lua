@@ -14,6 +14,10 @@ if ARGV[1] ~= 'list' or not string.find(key, ':merging_1$') then
   return redis.error_reply('BADARG probe takes the word list, and the key merging_1 of a shard')
 end
 
+-- @if redisbloom
+local TRIED = { { 'BF.INFO', key, 'CAPACITY' }, { 'BF.MADD', key }, { 'BF.MEXISTS', key }, { 'BF.RESERVE', key } }
+-- @end if
+-- @if no redisbloom
 local TRIED = {
   { 'BITCOUNT', key }, { 'BITFIELD', key, 'GET', 'u1', 0 }, { 'BITFIELD_RO', key, 'GET', 'u1', 0 },
   { 'BITOP', 'OR', key, key }, { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'GETBIT', key, 0 },
@@ -24,6 +28,7 @@ local TRIED = {
   { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 },
   { 'ZSCORE', key, '' },
 }
+-- @end if
 -- Each function is called, because one that is missing fails only then. The last two are differences between versions
 -- of Lua: in newer ones unpack is a function of table, and 4 / 2 reads as 2.0.
 local NEEDED = {
@@ -45,6 +50,10 @@ for _, command in ipairs(TRIED) do
     refused[#refused + 1] = command[1]
   elseif string.find(text, '[Uu]nknown .*command') then
     unknown[#unknown + 1] = command[1]
+-- @if redisbloom
+  elseif command[3] and string.find(text, 'wrong number of arguments', 1, true) then -- an old release of the module
+    unknown[#unknown + 1] = command[1] .. ' with ' .. command[3]
+-- @end if
   end
 end
 for _, needed in ipairs(NEEDED) do

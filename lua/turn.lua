@@ -19,9 +19,17 @@
 -- ARGV[8] period: ms that must have passed, by this server's clock, since the last turn; 0: turn in any case
 -- ARGV[9] by: the epochs to go forward: 1, or more if the shard was not written to for so many periods less one
 -- ARGV[10] opened: ms: the next today counts as opened then, or later if the shard's own times say so; 0: now
+-- @if redisbloom
+-- ARGV[11] rate: the error rate of the next today
+-- @end if
 --
 -- Reply: 1.
+-- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, BADPHASE, BADARG
+-- @end if
+-- @if redisbloom
+-- Errors: NOFILTER, MISMATCH, FORMAT, LOST, RESTORING, MODULE, BADPHASE, BADARG
+-- @end if
 
 -- @include "_shard.lua" keys identity
 -- @include "_rotation.lua" fence
@@ -46,12 +54,27 @@ end
 local opens
 refusal, opens = check_due(period, by)
 if refusal then return refusal end
+-- @if no redisbloom
 local allocated = redis.call('STRLEN', next_key) == tonumber(bytes)
+-- @end if
+-- @if redisbloom
+local allocated = is_reserved(next_key, tonumber(units))
+-- @end if
 
 if step == 'allocate' then
   if not allocated then
+-- @if redisbloom
+    refusal = try_module('BF.RESERVE', next_key) -- before a removal, behind which a full server would let it through
+    if refusal then return refusal end
+-- @end if
     if redis.call('EXISTS', next_key) == 1 then redis.call('UNLINK', next_key) end
+-- @if no redisbloom
     redis.call('SETRANGE', next_key, bytes - 1, '\0')
+-- @end if
+-- @if redisbloom
+    local made = redis.pcall('BF.RESERVE', next_key, ARGV[11], units)
+    if made.err then return refusal_of(made.err) end
+-- @end if
   end
   return 1
 elseif step ~= 'turn' then

@@ -235,6 +235,12 @@ def valkey(_shared):
 
 
 @pytest.fixture
+def bloom(_shared):
+    """Debian's Redis with the module RedisBloom, empty; without the module the test is skipped."""
+    return _clean(_shared, servers.BLOOM)
+
+
+@pytest.fixture
 def other_server(_shared):
     """Another server than ``any_server``, empty."""
     return _clean(_shared, "redis62" if servers.DEFAULT == "valkey" else "valkey")

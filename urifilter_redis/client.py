@@ -97,7 +97,8 @@ class UriFilter(BlockingBaseClient):
             name: the filter's name: 1 to 64 of ``A-Z a-z 0-9 . _ -``.
             capacity: the number of items that the whole window holds (growing: the first slice).
             error_rate: the probability, at capacity, that an unseen item is answered "seen", over all slices.
-            layout: ``blocked`` (fast), ``classic`` (smallest) or ``counting`` (items can be removed; forever only).
+            layout: ``blocked`` (fast), ``classic`` (smallest), ``counting`` (items can be removed; forever only), or
+                ``redisbloom`` (fastest; the server must have the commands ``BF.*``; no archive).
             retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
             slices: ring and rolling: the window in periods; an item expires that many rotations later.
             period: ring and rolling: time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, seconds, or

@@ -1,4 +1,4 @@
-"""Run everything at once and break it: ``python -m bench.hostile --minutes 10 --seed 1 [--server valkey]``.
+"""Run everything at once and break it: ``python -m bench.hostile --minutes 10 --seed 1 [--server bloom]``.
 
 Clients, claims, the service, the worker and a meddler use one server, through proxies, while faults come every few
 seconds. At the end an oracle compares all answers with the promises. The exit code is 1 if a promise was broken.
@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from support.servers import BLOOM
+
 from bench.hostile.audit import audit
 from bench.hostile.faults import Faults
 from bench.hostile.filters import ARCHIVED, LONGEST
@@ -25,7 +27,7 @@ from bench.hostile.schedule import KINDS, Fault, schedule
 from bench.hostile.stage import PLAYING, Stage
 from bench.hostile.world import World
 
-SERVERS = {"redis": "redis70", "valkey": "valkey"}
+SERVERS = {"redis": "redis70", "valkey": "valkey", "bloom": BLOOM}
 
 
 def possible(stage: Stage) -> list[str]:

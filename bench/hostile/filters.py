@@ -30,8 +30,12 @@ ARCHIVED: dict[str, dict[str, Any]] = {
     "claims": {"capacity": 100_000, "error_rate": EXACT, "shards": 4},
 }
 
-#: A filter without one: clients turn it as time passes, and after FLUSHALL they make another.
-BARE: dict[str, dict[str, Any]] = {"ring": _TIMED | {"retention": "ring"}}
+#: Filters without one: clients turn them as time passes, and after FLUSHALL they make others. On server ``bloom`` their
+#: layout is redisbloom.
+BARE: dict[str, dict[str, Any]] = {
+    "ring": _TIMED | {"retention": "ring"},
+    "links": {"capacity": 3_000, "error_rate": EXACT, "retention": "growing", "shards": 2},
+}
 
 #: All that clients insert into.
 SETTINGS = ARCHIVED | BARE

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from support.clock import Clock
 from support.proxy import HttpProxy, Proxy
-from support.servers import Server, free_port
+from support.servers import BLOOM, Server, free_port
 
 from bench.hostile import ROOT
 from bench.hostile.journal import Journal
@@ -220,6 +220,7 @@ class Stage:
             "redis": self.proxy.url,
             "service": self.http.url,
             "archive": self.archive.as_uri(),
+            "layout": "redisbloom" if self.server.kind == BLOOM else "blocked",
             "journal": str(self.folder / f"journal-{name}"),
             "before": before,
             "start": self.start,

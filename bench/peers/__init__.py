@@ -104,6 +104,7 @@ def _makers() -> dict[str, Callable[[], Peer]]:
     made: tuple[Callable[[], Peer], ...] = (
         ours.Blocked,
         ours.Classic,
+        ours.OfTheServer,
         ours.NearCache,
         bf_add.BfAdd,
         bf_madd.BfMadd,

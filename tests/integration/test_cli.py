@@ -219,12 +219,13 @@ def test_passwords_are_never_shown(make_server, url):
 def test_plan(there):
     """Every layout, several error rates; --json has the numbers."""
     text = cli.run("plan", "--capacity", "100M", "--error-rate", "1e-4")[0].decode()
-    blocked, classic, counting = (line.split() for line in text.splitlines() if line.endswith("<"))
+    blocked, classic, counting, module = (line.split() for line in text.splitlines() if line.endswith("<"))
     assert blocked == ["blocked", "0.0001", "12", "23.2", "302", "MB", "302", "MB", "18", "1,233", "<"]
     assert classic[:4] == ["classic", "0.0001", "13", "19.2"]
     assert counting[:4] == ["counting", "0.0001", "13", "76.9"]
+    assert module[:4] == ["redisbloom", "0.0001", "15", "20.6"]
     plans = json.loads(cli.run("plan", "--capacity", "100M", "--json")[0])
-    assert len(plans) == 15
+    assert len(plans) == 20
     assert {"k", "bits_per_item", "memory_at_first", "memory_when_full", "shards", "wrongly_skipped"} <= set(plans[0])
 
 
@@ -234,9 +235,9 @@ def test_plan_of_what_is_partly_impossible(there):
     plans = json.loads(cli.run("plan", "--capacity", "5G", "--json")[0])
     impossible = [each for each in plans if "impossible" in each]
     assert [(each["layout"], each["error_rate"]) for each in impossible] == [("counting", 1e-6)]
-    assert rows[-1].split(maxsplit=2)[:2] == ["counting", "1e-06"]
-    assert "4096 shards are too few for that many items at 1e-06" in rows[-1]
-    assert len(rows) == len(plans) == 15
+    assert rows[14].split(maxsplit=2)[:2] == ["counting", "1e-06"]
+    assert "4096 shards are too few for that many items at 1e-06" in rows[14]
+    assert len(rows) == len(plans) == 20
     assert rows[2].split()[:3] == ["blocked", "0.0001", "12"]
 
 

@@ -337,6 +337,38 @@ def test_each_answer_lost_is_its_callers_own(server, monkeypatch):
     gated(server, monkeypatch, test, timeouts=QUICK)
 
 
+def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
+    """Layout redisbloom: those that were answered before the module failed have answers, the others its error."""
+    create(bloom, layout="redisbloom", capacity=200)
+
+    async def test(news, gate):
+        with bloom.client() as admin:
+            keys = news._session.keys.shard(0)
+            fill(admin, keys.slice("today"), 197)
+            errors = await all_lost(gate, *await behind(news, gate, *"abcd"))
+            assert {type(each) for each in errors} == {AnswerLost}
+            gate.open()
+            told = await again(news, errors)
+            assert told[:2] == [True, True]
+            assert all("MODULE" in str(each) and "scaling filter is full" in str(each) for each in told[2:])
+            assert await news.contains_many([*"abcd"]) == [True, True, False, False]
+            assert all("MODULE" in str(each) for each in await again(news, told[2:]))
+            fill(admin, keys.slice("today"), 190)
+            assert await again(news, told[2:]) == [True, True]
+            assert await again(news, errors) == [True] * 4
+
+    def again(news, errors):
+        asked = (news.insert(*each.items, retry=each) for each in errors)
+        return asyncio.gather(*asked, return_exceptions=True)
+
+    def fill(admin, today, count):
+        admin.unlink(today)
+        admin.execute_command("BF.RESERVE", today, 1e-9, 200, "NONSCALING")
+        admin.execute_command("BF.MADD", today, *range(count))
+
+    gated(bloom, monkeypatch, test, timeouts=QUICK)
+
+
 def test_a_retry_whose_caller_is_cancelled(server, monkeypatch):
     """The others that ask again for answers of the same call get them; the cancelled one's is unresolved."""
     create(server)

@@ -217,12 +217,12 @@ def test_interrupted_call_can_be_asked_again(server):
         signal.signal(signal.SIGUSR1, before)
 
 
-def run_crawlers(server, tmp_path, *more):
+def run_crawlers(server, tmp_path, *more, **settings):
     """Let 3 processes of 2 forks of 2 threads insert the same 2,000 URIs; return how often each was answered "new".
 
     Between them and the server a tenth of all calls is cut, delayed or repeated.
     """
-    create(server)
+    create(server, **settings)
     program, out = [sys.executable, crawler.__file__], tmp_path / "new"
     with Proxy(server.port, at_random(1, 0.1), late_after=25) as proxy:
         running = [
@@ -238,6 +238,14 @@ def run_crawlers(server, tmp_path, *more):
 def test_exactly_once_through_a_bad_network(valkey, tmp_path):
     """Processes, forks and threads: each URI is answered "new" exactly once."""
     told = run_crawlers(valkey, tmp_path)
+    assert len(told) == 2000
+    assert set(told.values()) == {1}
+
+
+@pytest.mark.slow
+def test_exactly_once_in_a_module(bloom, tmp_path):
+    """Likewise with layout redisbloom, in slices that grow meanwhile."""
+    told = run_crawlers(bloom, tmp_path, layout="redisbloom", retention="growing", capacity=500)
     assert len(told) == 2000
     assert set(told.values()) == {1}
 

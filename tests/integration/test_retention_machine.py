@@ -277,9 +277,19 @@ def test_in_the_model(name, examples):
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_on_a_server(name, kind, examples, _shared):  # noqa: PT019 - its value is wanted
     """The scripts do what the model does."""
-    if kind not in _shared:
-        _shared[kind] = servers.Server(kind)
-    server = _shared[kind]
+    run_on(_shared, kind, RETENTIONS[name], examples)
+
+
+@pytest.mark.parametrize("name", ["growing", "ring newest"])
+def test_in_a_module(name, _shared):  # noqa: PT019 - likewise
+    """Layout redisbloom likewise."""
+    run_on(_shared, servers.BLOOM, RETENTIONS[name] | {"layout": "redisbloom"}, 15)
+
+
+def run_on(running, kind, options, examples):
+    if kind not in running:
+        running[kind] = servers.Server(kind)
+    server = running[kind]
     with contextlib.closing(Connector(Address(server.url), Timeouts())) as connector:
 
         def connect():
@@ -287,4 +297,4 @@ def test_on_a_server(name, kind, examples, _shared):  # noqa: PT019 - its value 
                 client.flushall()
             return connector.send
 
-        run(connect, RETENTIONS[name], examples, 60)
+        run(connect, options, examples, 60)

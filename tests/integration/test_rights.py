@@ -212,11 +212,19 @@ def test_a_missing_right_leaves_nothing_in_doubt(users, command):
 
 def test_probe_tries_every_command_of_the_scripts():
     """A command that a script begins to use must be tried, too."""
-    every = scripts.variants(BLOCKED_K)
+    every = [each for each in scripts.variants(BLOCKED_K) if "redisbloom" not in each.name]
     called = {name for script in every for name in re.findall(r"[({] ?'([A-Z]+(?:_RO)?)'", script.source)}
     words = {"BADARG", "LOST"}  # of error replies
     assert called - words == set(TRIED)
     assert {name for name in TRIED if any(script.calls(name) for script in every)} == set(TRIED)
+
+
+def test_probe_tries_every_command_of_a_module():
+    """Those that the scripts of layout redisbloom call beside the others."""
+    every = [each for each in scripts.variants(BLOCKED_K) if "redisbloom" in each.name]
+    called = set[str]().union(*(each.commands for each in every if not each.name.startswith("probe")))
+    assert scripts.load("probe", "redisbloom").commands == {each for each in called if each.startswith("BF.")}
+    assert called - set(TRIED) == scripts.load("probe", "redisbloom").commands
 
 
 def test_probe_changes_nothing(server):

@@ -12,6 +12,7 @@ from support.model import ModelShard, ModelSlice
 from support.shard import KEYS, Shard, geometry, md5
 
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, shard_of
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
@@ -67,6 +68,22 @@ def test_scripts_do_what_the_model_does(client):
 def uris(description: str) -> list[bytes]:
     assert description == "https://example.com/0 .. 49, md5"
     return [f"https://example.com/{i}".encode() for i in range(50)]
+
+
+@given(units=st.integers(128, 5000), operations_=operations)
+def run_in_a_module(client, units, operations_):
+    shard, model = Shard(client, geometry(REDISBLOOM, 14, units)), ModelShard(REDISBLOOM, 14, units)
+    for command, some, packed in operations_:
+        if command != "remove":
+            assert getattr(model, command)(some) == shard.ask(command, b"".join(some) if packed else some)
+    assert str(model.inserted) == shard.meta()["inserted"]
+    assert set(model.forgotten) == set(client.zrange(KEYS.forgotten, 0, -1))
+
+
+def test_scripts_do_with_a_module_what_the_model_does(bloom):
+    """Layout redisbloom: the same answers as a set of so few items."""
+    with bloom.client() as client:
+        run_in_a_module(client)
 
 
 @pytest.mark.parametrize("vector", VECTORS["slices"], ids=lambda v: v["layout"])

@@ -28,7 +28,7 @@ from support.model import Refused
 from support.model_claims import ClaimingShard, ModelEntry
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
 from urifilter_redis.flows.turn import names_after
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.claims import NO_HOLDER, Holding
@@ -56,6 +56,7 @@ RETENTIONS = {
     "rolling, last seen": TIMED | {"retention": "rolling", "slices": 2, "expire_after": "last-seen"},
 }
 GEOMETRIES = [("blocked", 8, 1), ("blocked", 12, 3), ("blocked", 16, 40), ("classic", 7, 60), ("counting", 3, 30)]
+WITH_A_MODULE = ["forever", "growing", "ring"]
 
 some = st.lists(st.sampled_from(ITEMS), min_size=1, max_size=6)
 holdings = st.builds(Holding, st.sampled_from(HOLDERS), st.sampled_from(LEASES))
@@ -66,9 +67,9 @@ encodings = st.booleans()
 class Machine(RuleBasedStateMachine):
     """A shard, and the model of it. ``to_fetch`` are the items that were claimed and must not be lost."""
 
-    def __init__(self, client, clock: Clock) -> None:
+    def __init__(self, client, clock: Clock, layout: str) -> None:
         super().__init__()
-        self.client, self.clock = client, clock
+        self.client, self.clock, self.layout = client, clock, layout
         self.ahead = self.calls = 0
         self.to_fetch: set[bytes] = set()
         self.final: set[bytes] = set()
@@ -82,6 +83,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(made=st.sampled_from(GEOMETRIES), retention=st.sampled_from(sorted(RETENTIONS)))
     def make(self, made, retention):
+        if self.layout == REDISBLOOM:
+            made, retention = (REDISBLOOM, 14, 200), WITH_A_MODULE[sorted(RETENTIONS).index(retention) % 3]
         more = RETENTIONS["forever" if made[0] == "counting" else retention]
         self.shard = Shard(self.client, geometry(*made, **more))
         config = self.shard.config
@@ -197,6 +200,8 @@ class Machine(RuleBasedStateMachine):
                 self.shard.call(call)
         names = names_after(state, config.retention, config.slices, by)
         names += [each.name for each in state.view.slices if each.name not in names]
+        if self.layout == REDISBLOOM:
+            times["rate"] = 1e-5
         for step in ("allocate", "turn"):
             self.shard.call(calls.turn(step, KEYS, state, token, new, limit=limit, names=names, **times))
         self.model.allocate(state.epoch)
@@ -284,7 +289,7 @@ class Machine(RuleBasedStateMachine):
         for holder in having:  # from here on to the ms, because reclaim takes the earliest first
             assert abs(holders[holder] - self.model.holders[holder]) < STEP * 1000 / 2
         self.model.holders = {holder: holders[holder] for holder in having}
-        for number, each in enumerate(self.shard.view.slices):
+        for number, each in enumerate(self.shard.view.slices if self.layout != REDISBLOOM else ()):
             assert bytes(self.model.slices[number].data) == self.client.getrange(KEYS.slice(each.name), 0, -1)
         assert set(self.model.forgotten) == set(self.client.zrange(KEYS.forgotten, 0, -1))
         assert str(self.model.inserted) == self.shard.meta()["inserted"]
@@ -321,9 +326,15 @@ def test_claims_at_length(make_server, tmp_path, kind):
     run(make_server, tmp_path, kind, 150, 50)
 
 
-def run(make_server, tmp_path, kind, examples, steps):
+@pytest.mark.slow
+def test_claims_in_a_module(make_server, tmp_path):
+    """Likewise for layout redisbloom."""
+    run(make_server, tmp_path, servers.BLOOM, 40, 40, REDISBLOOM)
+
+
+def run(make_server, tmp_path, kind, examples, steps, layout=""):
     clock = Clock(tmp_path)
     with make_server(kind, environment=clock.environment).client() as client:
         run_state_machine_as_test(
-            lambda: Machine(client, clock), settings=settings(max_examples=examples, stateful_step_count=steps)
+            lambda: Machine(client, clock, layout), settings=settings(max_examples=examples, stateful_step_count=steps)
         )

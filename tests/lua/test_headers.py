@@ -14,6 +14,7 @@ from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import ShardState, View
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
+MODULE = Config.new(Settings(capacity=1000, layout="redisbloom"))
 COUNTING = Config.new(Settings(capacity=1000, layout="counting"))
 META = dict(zip(*[iter(CONFIG.to_meta(0, "idle"))] * 2, strict=True))
 VIEW = View.from_meta(META, "news")
@@ -86,6 +87,24 @@ CALLS = [
     ),
     ("tend", calls.tend("take", CONFIG.uid, KEYS, STATE.token, 1000)),
     ("probe", calls.probe(KEYS)),
+    *((name, calls.items(name, MODULE, KEYS, VIEW, "-", DIGEST)) for name in ("insert", "contains", "forget")),
+    *((name, calls.items(name, MODULE, KEYS, CLAIMED, "-", DIGEST)) for name in ("insert", "contains", "forget")),
+    ("claim", claims.claim(MODULE, KEYS, VIEW, "-", DIGEST, [b"kept"], HOLDING)),
+    ("commit", claims.commit(MODULE, KEYS, VIEW, "-", DIGEST, HOLDING)),
+    ("create", calls.create("make", MODULE, KEYS, MODULE.to_meta(0, "idle"))),
+    (
+        "turn",
+        calls.turn(
+            *("allocate", KEYS, STATE, STATE.token, NEW),
+            limit=7,
+            period=9,
+            by=2,
+            opened=1234,
+            rate=1e-5,
+            names=NAMES_AFTER,
+        ),
+    ),
+    ("probe", calls.probe(KEYS, "redisbloom")),
     ("drop", calls.drop("delete", {"uid": CONFIG.uid}, KEYS, [KEYS.slice("today"), KEYS.meta])),
 ]
 
@@ -100,7 +119,7 @@ KEY_NAMES = {
 }
 
 ARGUMENTS = {
-    "uid": lambda v: v in {CONFIG.uid, COUNTING.uid},
+    "uid": lambda v: v in {CONFIG.uid, COUNTING.uid, MODULE.uid},
     "call id": lambda v: v in {"-", str(CALL_ID)},
     "max_age": lambda v: v == 0,
     "encoding": lambda v: v in {"bin", "hex"},
@@ -113,6 +132,8 @@ ARGUMENTS = {
     "failed": lambda v: v in {1, 0, "again"},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
     "bytes": lambda v: v == CONFIG.bytes,
+    "reserved": lambda v: v == "0.0001/1000",
+    "rate": lambda v: v == "1e-05",
     "epoch": lambda v: v == STATE.epoch,
     "token": lambda v: v == STATE.token,
     "units": lambda v: v == NEW.units,
@@ -128,7 +149,7 @@ ARGUMENTS = {
     "doubt": lambda v: v in {0, 1},
     "field": lambda v: v == "3",
     "slice": lambda v: v == 1,
-    "fields": lambda v: v in CONFIG.to_meta(0, "idle"),
+    "fields": lambda v: v in {*CONFIG.to_meta(0, "idle"), *MODULE.to_meta(0, "idle")},
     "timeline": lambda v: v == "-",
     "given up": lambda v: v == "-",
     "begun": lambda v: v == 9,
@@ -165,6 +186,12 @@ def test_arguments_are_those_of_the_header(command, call):
 
 
 EVERY = [made(command) for command in scripts.COMMANDS] + [made(command, twin=True) for command in scripts.TWOFOLD]
+EVERY += [
+    scripts.load(name, "redisbloom", claims=twin)
+    for name, layouts in scripts.COMMANDS.items()
+    if "redisbloom" in layouts or name in scripts.MODULE_VARIANTS
+    for twin in ((False, True) if name in scripts.TWOFOLD else (False,))
+]
 
 
 @pytest.mark.parametrize("script", EVERY, ids=lambda script: script.name)

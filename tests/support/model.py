@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets
-from urifilter_redis.bloom.sizing import bytes_of
+from urifilter_redis.bloom.sizing import REDISBLOOM, bytes_of
 from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
@@ -21,11 +21,14 @@ _STUCK = 15
 
 
 class ModelSlice:
-    """One bitmap.
+    """One bitmap, or of layout redisbloom a set.
 
     Attributes:
         data: what GETRANGE of the whole slice returns.
     """
+
+    def __new__(cls, layout: str, *_: int):
+        return super().__new__(ModelSet if layout == REDISBLOOM else cls)
 
     def __init__(self, layout: str, k: int, units: int) -> None:
         self.data = bytearray(bytes_of(layout, k, units))
@@ -71,6 +74,23 @@ class ModelSlice:
             self.data[at >> 3] |= 128 >> (at & 7)
         elif self._value(at) != _STUCK:
             self.data[at // 2] += change * (1 if at % 2 else 16)
+
+
+class ModelSet(ModelSlice):
+    """A slice of layout redisbloom, of so few items that none is seen by chance.
+
+    Attributes:
+        items: the digests.
+    """
+
+    def __init__(self, *_) -> None:
+        self.items: set[bytes] = set()
+
+    def has(self, digest: bytes) -> bool:
+        return digest in self.items
+
+    def add(self, digest: bytes) -> None:
+        self.items.add(digest)
 
 
 class Refused(Exception):

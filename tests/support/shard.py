@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from urifilter_redis.bloom.digest import hasher
-from urifilter_redis.bloom.sizing import bytes_of
+from urifilter_redis.bloom.sizing import REDISBLOOM, bytes_of, module_bytes
 from urifilter_redis.protocol import calls, claims
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.keys import FilterKeys
@@ -20,7 +20,8 @@ def md5(data: bytes) -> bytes:
 def geometry(layout: str, k: int, units: int, **more) -> Config:
     known = {"uid": "0123456789abcdef", "retention": "forever", "capacity": 1000, "error_rate": 1e-4, "shards": 1}
     plain = {"normalize": "none", "hash": "md5", "seed": ""}
-    return Config(layout=layout, k=k, units=units, bytes=bytes_of(layout, k, units), **known | plain | more)
+    size = module_bytes(units, 1e-4) if layout == REDISBLOOM else bytes_of(layout, k, units)
+    return Config(layout=layout, k=k, units=units, bytes=size, **known | plain | more)
 
 
 class Shard:

@@ -12,7 +12,7 @@ import pytest
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.digest import blocked_offsets
 from urifilter_redis.bloom.retention import size_first
-from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.bloom.sizing import MODULE_LIMIT, SLICE_LIMIT
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.storage.packing import pack
 
@@ -80,6 +80,14 @@ def test_a_rolling_filter_reads_the_other_slices(slices, others):
 def test_a_growing_filter_comes_to_full_slices():
     """However small the first one is, the longest pause is that of a bitmap of the highest size."""
     assert costs.rotation_cost(settings(retention="growing")).pause == pytest.approx(costs.TURN / 1000)
+
+
+def test_a_module_allocates_as_it_is_written_to():
+    """The pause is that of the first calls on a slice of its size, and a new item is cheap."""
+    ring = settings(capacity=100_000_000, layout="redisbloom", **RING)
+    found, sizing = costs.rotation_cost(ring), size_first(ring)
+    assert found.pause == pytest.approx(costs.TURN_OF_MODULE / 1000 * sizing.slice_bytes / MODULE_LIMIT)
+    assert costs.insert_cost(ring, 500, 500).new < costs.insert_cost(settings(**RING), 500, 500).new / 3
 
 
 def test_checkpoints_cost_by_size():

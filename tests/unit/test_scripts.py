@@ -69,6 +69,17 @@ def test_unroll_repeats_with_word_and_digest_numbers():
     assert source.splitlines() == [*(f"w{i} d1" for i in range(1, 7)), "w7 d2", "w8 d2"]
 
 
+@pytest.mark.parametrize("claims", [False, True])
+@pytest.mark.parametrize("redisbloom", [False, True])
+def test_conditions_choose_lines(claims, redisbloom):
+    """Lines stand for the kind of shard, or of layout, that they name; one condition may stand in another."""
+    parts = ["-- @if redisbloom\n1\n-- @if claims\n2\n-- @end if\n3\n-- @end if\n"]
+    parts += ["-- @if no redisbloom\n4\n-- @if no claims\n5\n-- @end if\n-- @if claims\n6\n-- @end if\n-- @end if\n7\n"]
+    chosen = scripts._choose("".join(parts), {"claims": claims, "redisbloom": redisbloom}).split()
+    of_module = ["1", "2", "3"] if claims else ["1", "3"]
+    assert chosen == [*(of_module if redisbloom else ["4", "6" if claims else "5"]), "7"]
+
+
 @pytest.mark.parametrize("script", scripts.variants(BLOCKED_K), ids=lambda s: s.name)
 def test_composed_script_has_no_directive_left(script):
     """What is sent has no include, no unroll and no placeholder."""
@@ -94,7 +105,7 @@ def test_probe_looks_for_every_function_that_only_servers_have(request):
     probe, config = scripts.load("probe"), (request.config.rootpath / ".luacheckrc").read_text()
     libraries = re.findall(r'"([a-z]+)"', re.search("^read_globals = .*", config, re.MULTILINE)[0])
     code = "".join(re.sub("--.*", "", made.source) for made in scripts.variants(BLOCKED_K) if made != probe)
-    used = set(re.findall(rf"\b(?:{'|'.join(libraries)})\.[a-z0-9_]+", code)) - {"redis.call"}
+    used = set(re.findall(rf"\b(?:{'|'.join(libraries)})\.[a-z0-9_]+", code)) - {"redis.call", "redis.pcall"}
     sought = re.findall(r"{ '([^']+)', function", probe.source)
     assert {"cmsgpack", "redis", "struct"} == set(libraries)
     assert [*sorted(used), "unpack", "numbers of Lua 5.1"] == sought
@@ -108,16 +119,19 @@ def test_unknown_command():
 
 def test_unknown_layout():
     """A layout that a command has no script for is refused, with those that it has."""
-    with pytest.raises(ValueError, match="insert is for layout blocked or classic or counting"):
+    with pytest.raises(ValueError, match="insert is for layout blocked or classic or counting or redisbloom"):
         scripts.load("insert", "cuckoo", 4)
 
 
 def test_variants_have_different_names_and_sources():
-    """Every command once, or once a layout and k; and the four with a twin for shards with claims twice."""
+    """Every command once, or once a layout and k; and the four with a twin for shards with claims twice.
+
+    Of the others some have a script of their own for layout redisbloom.
+    """
     made = scripts.variants(BLOCKED_K)
-    layouts = len(BLOCKED_K) + 2
+    layouts = len(BLOCKED_K) + 3
     twins = 3 * layouts + 1
-    assert len(made) == 15 + 2 * twins + 2 * layouts + (len(BLOCKED_K) + 1)
+    assert len(made) == 15 + len(scripts.MODULE_VARIANTS) + 2 * twins + 2 * layouts + (len(BLOCKED_K) + 1)
     assert sum(script.name.endswith(":claims") for script in made) == twins
     assert len({s.name for s in made}) == len({s.sha1 for s in made}) == len(made)
 

@@ -315,7 +315,7 @@ def test_wrong(text, name, said, toml):
         ("capacity = 0", "capacity is a whole number from 1 up and not 0"),
         ("error_rate = 2.0", "error_rate is from 1e-09 to 0.5 and not 2.0"),
         ("error_rate = nan", "error_rate is from 1e-09 to 0.5 and not nan"),
-        ("layout = 'cuckoo'", "layout is one of blocked, classic, counting and not 'cuckoo'"),
+        ("layout = 'cuckoo'", "layout is one of blocked, classic, counting, redisbloom and not 'cuckoo'"),
         ("layout = 'counting'\nretention = 'growing'", "layout counting is for retention forever only"),
         ("retention = 'never'", "retention is one of forever, growing, ring, rolling and not 'never'"),
         ("retention = 'ring'", "retention ring needs slices (their number) and period (45s, 10m, 6h, 1d, 2w)"),

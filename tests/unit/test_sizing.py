@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import classic_offsets
-from urifilter_redis.bloom.sizing import LAYOUTS, SLICE_LIMIT, size
+from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM, size, slice_limit
 from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
@@ -20,6 +20,9 @@ VECTORS = json.loads(vectors())
 KNOWN_BITS = [
     (float(rate), int(k), bits) for rate, by_k in VECTORS["blocked_bits_per_item"].items() for k, bits in by_k.items()
 ]
+
+BITMAPS = tuple(each for each in LAYOUTS if each != REDISBLOOM)
+OF_THE_MODULE = [tuple(each.values()) for each in VECTORS["redisbloom"]]
 
 
 def test_classic_known_values():
@@ -90,8 +93,8 @@ def test_grown_slices_have_their_share(layout, share, index):
     first = size(1000, 1e-4, layout)
     later = sizing.grown(first, index, share)
     if later is not None:
-        assert later.k == first.k
-        assert later.slice_bytes <= SLICE_LIMIT
+        assert later.k == first.k or layout == REDISBLOOM  # the module chooses it
+        assert later.slice_bytes <= slice_limit(layout)
         assert later.error_rate_at_capacity <= share * (1 + 1e-9)
 
 
@@ -104,7 +107,7 @@ def test_the_asked_error_rate_is_had(layout, rate, capacity):
         pytest.skip("4,096 shards are too few")
     found = size(capacity, rate, layout)
     assert found.error_rate_at_capacity <= rate * (1 + 1e-9)
-    assert found.slice_bytes <= SLICE_LIMIT
+    assert found.slice_bytes <= slice_limit(layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -115,6 +118,23 @@ def test_fewest_shards(layout, capacity):
     if found.shards > 1:
         with pytest.raises(ValueError, match=f"{found.shards} are needed"):
             size(capacity, 1e-4, layout, found.shards - 1)
+
+
+@pytest.mark.parametrize(("items", "rate", "length", "hashes"), OF_THE_MODULE)
+def test_size_of_a_module(items, rate, length, hashes):
+    """As RedisBloom 2.8.2 tells them by BF.DEBUG."""
+    assert sizing.module_bytes(items, rate) == length
+    assert sizing.module_hashes(rate) == hashes
+
+
+def test_error_rate_in_a_module():
+    """It is asked for twice what it sizes for; and past its capacity it has a filter more, within what was asked."""
+    assert sizing.module_rate(0, 1000, 1e-4) == 0
+    assert sizing.module_rate(1000, 1000, 1e-4) == pytest.approx(5e-5, rel=0.1)
+    assert sizing.module_rate(1001, 1000, 1e-4) == 1e-4
+    assert sizing.module_fill(1000, 1000, 1e-4) == sizing.module_fill(3000, 1000, 1e-4) == pytest.approx(0.5, abs=0.02)
+    assert size(10**8, 1e-4, REDISBLOOM).shards == 4
+    assert size(1, 1e-4, REDISBLOOM).units > 100  # where a key is missing the module makes a filter for 100
 
 
 def test_powers_of_two_above_64_shards():
@@ -135,7 +155,7 @@ def test_a_shard_has_room_for_its_luck():
 
 
 @pytest.mark.slow
-@given(st.sampled_from(LAYOUTS), st.integers(1, 10**9), st.floats(1e-7, 0.3))
+@given(st.sampled_from(BITMAPS), st.integers(1, 10**9), st.floats(1e-7, 0.3))
 def test_fill_and_error_rate_agree(layout, capacity, rate):
     """The error rate inverted from the expected fill is the one at that load."""
     found = size(capacity, rate, layout)
@@ -145,7 +165,7 @@ def test_fill_and_error_rate_agree(layout, capacity, rate):
     assert now == pytest.approx(found.error_rate_at_capacity, rel=0.02)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", BITMAPS)
 def test_error_rate_from_fill_at_the_ends(layout):
     """An empty bitmap has no false positives, a full one nothing else."""
     assert sizing.error_rate_from_fill(layout, 12, 1000, 0.0) == 0.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import TIMED, live_slices, memory, size_first
-from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.bloom.sizing import REDISBLOOM, slice_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,13 +37,14 @@ MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz
 A_CALL = {1: 17, 2: 18, 4: 21, 30: 59}
 
 #: Microseconds of an item that was seen in the newest slice.
-SEEN = {"blocked": 2.8, "classic": 13, "counting": 13}
+SEEN = {"blocked": 2.8, "classic": 13, "counting": 13, "redisbloom": 0.9}
 
 #: Microseconds of a new item that is written to the newest slice, by the live slices that it is tested in.
 NEW = {
     "blocked": {1: 3.9, 2: 7.4, 4: 11.1, 30: 65},
     "classic": {1: 17.5, 2: 30.5, 4: 48.5},
     "counting": {1: 25.5},
+    "redisbloom": {1: 1.6, 4: 2.5},
 }
 
 #: Microseconds of a new item that is written to all slices and tested in one, by the live slices (ring, write all).
@@ -51,6 +52,10 @@ NEW_IN_ALL = {"blocked": {1: 3.9, 4: 16.2, 30: 112}, "classic": {1: 17.5, 4: 77.
 
 #: Milliseconds to allocate and turn a shard whose bitmaps have ``SLICE_LIMIT`` bytes. Allocating takes nearly all.
 TURN = 10.5
+
+#: Milliseconds of the longest command about a slice of layout redisbloom of ``MODULE_LIMIT`` bytes: the first calls
+#: that write to it, because the module allocates lazily.
+TURN_OF_MODULE = 13.0
 
 #: Milliseconds a MiB of a bitmap to rotate a shard of a rolling filter: for the turn and for the archive, and for each
 #: other closed slice that the next history is built from. The program that rotates takes most of it.
@@ -116,8 +121,9 @@ def rotation_cost(settings: Shape) -> RotationCost | None:
     if settings.retention == "forever":
         return None
     first = size_first(settings)
-    size = SLICE_LIMIT if settings.retention == "growing" else first.slice_bytes
-    pause = TURN / 1000 * size / SLICE_LIMIT
+    limit = slice_limit(settings.layout)
+    size = limit if settings.retention == "growing" else first.slice_bytes
+    pause = (TURN_OF_MODULE if settings.layout == REDISBLOOM else TURN) / 1000 * size / limit
     shard = pause
     if settings.retention == "rolling":
         others = max(0, (settings.slices or 0) - 2)

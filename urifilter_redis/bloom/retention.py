@@ -66,7 +66,8 @@ class Shape:
     Attributes:
         capacity: the number of items in the whole window (growing: in the first slice).
         error_rate: the probability that an unseen item is answered "seen", at capacity, over all slices.
-        layout: ``blocked``, ``classic`` or ``counting`` (retention ``forever`` only).
+        layout: ``blocked``, ``classic``, ``counting`` (retention ``forever`` only) or ``redisbloom`` (not ``rolling``;
+            rings of at most four slices).
         retention: ``forever``, ``growing``, ``ring`` or ``rolling``.
         slices: ring and rolling: the window in periods, from 2 to 1000 (ring: to 400).
         period: ring and rolling: the time between rotations: ``45s``, ``10m``, ``6h``, ``1d``, ``2w``, seconds,
@@ -76,7 +77,7 @@ class Shape:
             None: first-seen.
         period_capacity: ring with write newest: the most items of one period; None: 2 * capacity / slices, but
             capacity with last-seen.
-        shards: the number of shards; None: the fewest that keep each slice within ``SLICE_LIMIT``.
+        shards: the number of shards; None: the fewest that keep each slice within ``slice_limit``.
     """
 
     capacity: int
@@ -156,7 +157,7 @@ def size_first(settings: Shape) -> Sizing:
 
 
 def shards_needed(settings: Shape) -> int | None:
-    """Return the fewest shards that keep each slice within ``SLICE_LIMIT``; None if no filter can have so many.
+    """Return the fewest shards that keep each slice within ``slice_limit``; None if no filter can have so many.
 
     Raises:
         ValueError: the capacity, the error rate or the layout is impossible.
@@ -183,7 +184,7 @@ def check_growth(settings: Shape, first: Sizing) -> None:
     Raises:
         ValueError: the filter cannot grow so far.
     """
-    if settings.retention != "growing" or settings.layout == "blocked":
+    if settings.retention != "growing" or settings.layout != "classic":
         return
     made = (grown(first, index, growing_share(settings.error_rate, index)) for index in range(GROWN_LIMIT))
     times = sum(each.shard_capacity for each in made if each) / first.shard_capacity

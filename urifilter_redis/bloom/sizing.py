@@ -3,6 +3,7 @@
 Sources: B. H. Bloom, "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970 (classic);
 F. Putze, P. Sanders, J. Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007 (blocked);
 P. C. Dillinger, P. Manolios, "Bloom Filters in Probabilistic Verification", 2004 (the floor of double hashing).
+The sizes of layout redisbloom are those that the module RedisBloom 2.8 chooses (its function ``bloom_init``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "ANY_SHARDS",
     "BLOCKED_K",
     "LAYOUTS",
+    "REDISBLOOM",
     "SHARDS_LIMIT",
     "SLICE_LIMIT",
     "Sizing",
@@ -31,12 +33,18 @@ __all__ = [
     "grown",
     "is_whole",
     "items_from_fill",
+    "module_fill",
+    "module_rate",
     "shard_capacity",
     "size",
     "size_text",
+    "slice_limit",
 ]
 
-LAYOUTS = ("blocked", "classic", "counting")
+#: The layout whose slices are Bloom filters of the server's own module, and no bitmaps.
+REDISBLOOM = "redisbloom"
+
+LAYOUTS = ("blocked", "classic", "counting", REDISBLOOM)
 
 #: Bits of a counter of layout counting.
 COUNTER_BITS = 4
@@ -48,6 +56,14 @@ BLOCKED_K = (8, 12, 16)
 #: within the allocator's size class of 16 MiB.
 SLICE_LIMIT = 16 * 2**20 - 64
 
+#: Most bytes of a slice of layout redisbloom. Its removal takes 5 to 9 ms. The module allocates lazily, so the first
+#: calls on a filter are the longest, 11 to 15 ms: ``protocol.calls.ITEMS_OF_MODULE`` limits them.
+MODULE_LIMIT = 64 * 2**20
+
+#: Fewest items for which a slice of layout redisbloom is made. The module makes a filter for 100 where a key is
+#: missing, and the scripts tell by the number that such a one is not theirs.
+LEAST_RESERVED = 128
+
 SHARDS_LIMIT = 4096
 
 #: Above this many shards only powers of two are allowed: 12 bits modulo another number spread items unevenly.
@@ -58,6 +74,7 @@ ANY_SHARDS = 64
 ERROR_RATES = (1e-9, 0.5)
 
 _WORD_BITS = 32
+_LN2, _LN2_SQUARED = 0.693147180559945, 0.480453013918201  # the module's digits: it rounds what comes of them up
 _WORTH_A_LARGER_K = 0.05  # a larger k must save more than this share of the bits
 #: Bytes around a string (sds header and zero byte), around a string of 64 KiB or more, and of the key and object.
 _HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
@@ -138,6 +155,46 @@ def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
     return math.inf if fill >= 1 else -cells / k * math.log1p(-fill)
 
 
+def slice_limit(layout: str) -> int:
+    """Return the most bytes of a slice of a layout."""
+    return MODULE_LIMIT if layout == REDISBLOOM else SLICE_LIMIT
+
+
+def module_rate(items: float, reserved: int, error_rate: float) -> float:
+    """Return the error rate of a filter of the module that has ``items`` items; it was reserved for ``reserved``.
+
+    The module sizes a filter for half of the ``error_rate`` that it is asked for. A filter that is full gets another
+    beside it, for half of that half, and so on: so all together stay below ``error_rate``, which is what this returns.
+    """
+    if items > reserved:
+        return error_rate
+    k, bits = module_hashes(error_rate), 8 * module_bytes(reserved, error_rate)
+    return classic_error_rate(k, bits / items) if items else 0.0
+
+
+def module_fill(items: float, reserved: int, error_rate: float) -> float:
+    """Return the share of the bits that are set in the first filter of a slice, from its number of items.
+
+    The module does not tell it. See ``module_rate``.
+    """
+    bits = 8 * module_bytes(reserved, error_rate)
+    return -math.expm1(-module_hashes(error_rate) * min(items, reserved) / bits)
+
+
+def module_hashes(error_rate: float) -> int:
+    """Return the number of hashes that the module takes for an item."""
+    return math.ceil(_LN2 * _module_bits_per_item(error_rate))
+
+
+def module_bytes(reserved: int, error_rate: float) -> int:
+    """Return the bytes of the bitmap that the module makes for ``reserved`` items: whole words of 64 bits."""
+    return 8 * math.ceil(int(reserved * _module_bits_per_item(error_rate)) / 64)
+
+
+def _module_bits_per_item(error_rate: float) -> float:
+    return -math.log(error_rate / 2) / _LN2_SQUARED
+
+
 def bytes_of(layout: str, k: int, units: int) -> int:
     """Return the bytes of a bitmap of ``units`` blocks (blocked), bits (classic) or counters (counting)."""
     if layout == "blocked":
@@ -156,7 +213,8 @@ class Slice:
 
     Attributes:
         name: the end of the slice's key: ``today``, ``history`` or ``history_1`` …
-        units: the number of blocks (blocked), bits (classic) or counters (counting).
+        units: the number of blocks (blocked), bits (classic) or counters (counting), or of the items that the slice is
+            reserved for (redisbloom).
         size: the bytes of the bitmap.
 
     Example:
@@ -177,13 +235,14 @@ class Sizing:
     """The geometry of a slice.
 
     Attributes:
-        layout: ``blocked``, ``classic`` or ``counting``.
+        layout: one of ``LAYOUTS``.
         capacity: the number of items over all shards.
         error_rate: the wanted error rate at capacity.
         shards: the number of shards.
         shard_capacity: the number of items that one shard is sized for.
         k: the number of offsets of an item.
-        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap.
+        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap; redisbloom: the items
+            that the slice is reserved for.
     """
 
     layout: str
@@ -197,6 +256,8 @@ class Sizing:
     @property
     def slice_bytes(self) -> int:
         """The bytes of one shard's bitmap."""
+        if self.layout == REDISBLOOM:
+            return module_bytes(self.units, self.error_rate)
         return bytes_of(self.layout, self.k, self.units)
 
     @property
@@ -215,6 +276,8 @@ class Sizing:
             return 0.0
         if self.layout == "blocked":
             return blocked_error_rate(self.k, 8 * self.slice_bytes * self.shards / items)
+        if self.layout == REDISBLOOM:
+            return module_rate(items / self.shards, self.units, self.error_rate)
         return min(1.0, _classic_rate(self.k, self.units, items / self.shards))
 
     @property
@@ -245,8 +308,8 @@ def size(
     Args:
         capacity: the number of items over all shards.
         error_rate: the error rate of the whole filter at capacity.
-        layout: ``blocked``, ``classic`` or ``counting``.
-        shards: from 1 to 4096, above 64 a power of two; None: the fewest whose bitmaps are within ``SLICE_LIMIT``.
+        layout: one of ``LAYOUTS``.
+        shards: from 1 to 4096, above 64 a power of two; None: the fewest whose slices are within ``slice_limit``.
         share: the slice's share in the error rate; None: the whole error rate.
 
     Raises:
@@ -271,7 +334,7 @@ def size(
 
 
 def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:
-    """Return the fewest shards whose bitmaps are within ``SLICE_LIMIT``; None if even ``SHARDS_LIMIT`` are too few.
+    """Return the fewest shards whose slices are within ``slice_limit``; None if even ``SHARDS_LIMIT`` are too few.
 
     Raises:
         ValueError: an argument is impossible for any number of shards; ``size`` describes them.
@@ -283,10 +346,10 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
     if not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     rate = error_rate if share is None else share
-    if capacity > SHARDS_LIMIT * 8 * SLICE_LIMIT:  # no layout has less than a bit an item
+    if capacity > SHARDS_LIMIT * 8 * slice_limit(layout):  # no layout has less than a bit an item
         return None
     for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
-        if _sized(capacity, rate, layout, shards).slice_bytes <= SLICE_LIMIT:
+        if _sized(capacity, rate, layout, shards).slice_bytes <= slice_limit(layout):
             return shards
     return None
 
@@ -294,16 +357,21 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
-    The slice holds 2^index times the items of the first slice, or as many as fit into ``SLICE_LIMIT``. It has the
+    The slice holds 2^index times the items of the first slice, or as many as fit into ``slice_limit``. It has the
     layout, k and number of shards of slice 0, which is ``first``, and a ``share`` in the error rate.
     """
     if index == 0:
         return first
     layout, k = first.layout, first.k
-    most = units_within(layout, k, SLICE_LIMIT)
-    capacity = min(first.shard_capacity * 2**index, _items_within(layout, k, most, share))
+    if layout == REDISBLOOM:
+        most = int((8 * MODULE_LIMIT - 64) / _module_bits_per_item(share))
+    else:
+        most = _items_within(layout, k, units_within(layout, k, SLICE_LIMIT), share)
+    capacity = min(first.shard_capacity * 2**index, most)
     if capacity < min(first.shard_capacity, _FEWEST_GROWN):
         return None
+    if layout == REDISBLOOM:
+        return _of_the_module(capacity * first.shards, share, first.shards, capacity)
     return Sizing(
         layout, capacity * first.shards, share, first.shards, capacity, k, _units_for(layout, k, capacity, share)
     )
@@ -338,11 +406,18 @@ def _allowed(shards: int) -> bool:
 
 def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:
     items = shard_capacity(capacity, shards)
+    if layout == REDISBLOOM:
+        return _of_the_module(capacity, error_rate, shards, items)
     if layout != "blocked":
         bits = classic_bits(items, error_rate)
         return Sizing(layout, capacity, error_rate, shards, items, classic_k(bits, items, error_rate), bits)
     k = _blocked_k(error_rate)
     return Sizing(layout, capacity, error_rate, shards, items, k, _units_for(layout, k, items, error_rate))
+
+
+def _of_the_module(capacity: int, error_rate: float, shards: int, items: int) -> Sizing:
+    reserved = max(items, LEAST_RESERVED)
+    return Sizing(REDISBLOOM, capacity, error_rate, shards, items, module_hashes(error_rate), reserved)
 
 
 @cache

@@ -45,6 +45,7 @@ __all__ = [
     "PART",
     "RELEASE",
     "REMOVE",
+    "UNANSWERED",
     "UNIQUE",
     "Batch",
     "Key",
@@ -77,6 +78,9 @@ PART_OF_A_SHARD = 250
 
 #: The answer of the near cache: it stands for any age, as it knows none.
 SEEN = 1
+
+#: The answer of layout redisbloom about an item before which the server's module failed: nothing of it is written.
+UNANSWERED = -2
 
 
 @dataclass(slots=True, eq=False)
@@ -229,8 +233,8 @@ class Batch:
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
-    def close(self, call: OpenCall, answers: Sequence[int]) -> None:
-        """Note the answers of a call, which is then no longer open.
+    def close(self, call: OpenCall, answers: Sequence[int | None], rest: OpenCall | None = None) -> None:
+        """Note the answers of a call, which is then no longer open; ``rest`` is open in its place.
 
         Raises:
             UriFilterError: the answers are not as many as the call's items; none is noted.
@@ -242,7 +246,10 @@ class Batch:
         else:
             for position, answer in zip(call.positions, answers, strict=True):
                 self.answers[position] = answer
-        self.open.remove(call)
+        if rest is None:
+            self.open.remove(call)
+        else:  # in one step, so that an interruption leaves each item in one call
+            self.open = [*(each for each in self.open if each is not call), rest]
 
     def _kept(self, calls: list[OpenCall]) -> list[OpenCall]:
         """Make what is kept of the items of calls, and cut these further, so that it has at most ``BYTES_A_CALL``."""

@@ -433,12 +433,14 @@ class ClaimOptions:
         self.counts |= {positions[index]: each for index, each in counts.items()}
         return answers
 
-    def note(self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int]) -> None:
-        """Let the holdings note the answers of a call for the items of a batch at some positions."""
+    def note(
+        self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int | None]
+    ) -> None:
+        """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
         if self.holdings is None:
             return
         for digest, position, answer in zip(split(packed), positions, answers, strict=True):
-            if command != "claim":
+            if command != "claim" and answer is not None:
                 self.holdings.drop(shard, digest)
             elif answer == 0:
                 failures, lapses = self.counts.get(position, (0, 0))

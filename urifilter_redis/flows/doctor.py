@@ -6,9 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.flows.probe import is_old, name_of, probe, remedy
+from urifilter_redis.flows.probe import has_module, is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
@@ -26,7 +27,16 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.flows.probe import Probed
 
-__all__ = ["Finding", "examine_claims", "examine_clock", "examine_filter", "examine_masters", "findings_of", "gather"]
+__all__ = [
+    "Finding",
+    "examine_claims",
+    "examine_clock",
+    "examine_copies",
+    "examine_filter",
+    "examine_masters",
+    "findings_of",
+    "gather",
+]
 
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
@@ -78,12 +88,14 @@ class Facts:
         time: the server's time, seconds since 1970.
         settings: the settings of CONFIG GET; empty if this user may not run it.
         probed: what the scripts need and do not have; None if this user may not run the script that tells.
+        module: whether filters of layout redisbloom can be made.
     """
 
     info: dict[str, str]
     time: float
     settings: dict[str, str]
     probed: Probed | None
+    module: bool
 
 
 def examine_masters(session: Session) -> Flow[list[Finding]]:
@@ -98,6 +110,9 @@ def findings_of(session: Session, masters: Mapping[str, Facts]) -> list[Finding]
     findings = list(_merged({node: [check(facts) for check in checks] for node, facts in masters.items()}))
     if known is not None and known.cluster:
         findings += [_cluster(known), _clocks(masters)]
+    if any(facts.module for facts in masters.values()):
+        text = "the server has Bloom filters of its own (BF.*): with layout redisbloom inserts are faster"
+        findings.append(Finding("ok", "module", text))
     return findings
 
 
@@ -124,8 +139,10 @@ def gather(session: Session) -> Flow[dict[str, Facts]]:
         if "NOPERM" not in str(error):
             raise
         probed = None
+    module = yield from has_module(session)
     return {
-        node: Facts(to_fields(info), time_of(now) / 1000, settings[node], probed) for node, (info, now) in found.items()
+        node: Facts(to_fields(info), time_of(now) / 1000, settings[node], probed, module)
+        for node, (info, now) in found.items()
     }
 
 
@@ -139,6 +156,13 @@ def examine_filter(info: FilterInfo, now: float) -> Finding:
     if worst is None:
         return Finding("ok", subject, f"{held}, error rate {info.error_rate_now:.2g}")
     return Finding(worst.level, subject, worst.text if worst.level == "danger" else f"{held}; {worst.text}")
+
+
+def examine_copies(info: FilterInfo) -> Iterator[Finding]:
+    """Yield that the server has the only copy of a filter, if it can have no archive."""
+    if info.layout == REDISBLOOM:
+        text = "what the server itself saves is the only copy, because layout redisbloom has no archive"
+        yield Finding("note", f"copies of {info.name}", text)
 
 
 def examine_claims(info: FilterInfo) -> Iterator[Finding]:

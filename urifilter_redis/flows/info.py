@@ -7,12 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
-from urifilter_redis.bloom.sizing import Sizing, error_rate_from_fill, items_from_fill
+from urifilter_redis.bloom.sizing import (
+    REDISBLOOM,
+    Sizing,
+    error_rate_from_fill,
+    items_from_fill,
+    module_fill,
+    module_rate,
+)
 from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic reads annotations
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
-from urifilter_redis.flows.reading import fill_of
+from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import to_mapping
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import ShardState
 
 __all__ = [
@@ -60,7 +68,8 @@ class SliceInfo:
         closed: the time at which the last shard's slice was closed, seconds since 1970; None for today.
         inserted: the number of items that were written to the slice; with last-seen that of all that were seen then.
         capacity: the number of items that the slice is made for.
-        fill: the share of the bits that are set (counting: of the counters that are over 0).
+        fill: the share of the bits that are set (counting: of the counters that are over 0; redisbloom: reckoned from
+            the number of items).
         error_share: the slice's share in the filter's error rate.
         error_rate_now: the probability that an unseen item is answered "seen" by this slice, computed from the fill.
         over_capacity: whether the slice holds more items than it is made for.
@@ -253,14 +262,32 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         usage = (("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in every)
         forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         memory = [each or 0 for each in found]
-        lengths = yield from ask(session, *(("STRLEN", key) for key in live))
         parts = parts_of(config, state)
-        for part in parts:
+        if config.layout == REDISBLOOM:
+            lengths = yield from _read_module(session, keys, parts)
+        else:
+            lengths = yield from ask(session, *(("STRLEN", key) for key in live))
+        for part in parts if config.layout != REDISBLOOM else ():
             part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
             return _Shard(state, forgotten, sum(memory), sum(memory[len(own) :]), lengths, parts)
+
+
+def _read_module(session: Session, keys: ShardKeys, parts: Sequence[Part]) -> Flow[list[int]]:
+    """Note the fill and the rate of slices of layout redisbloom, newest first; return their lengths, oldest first.
+
+    The length of one that is missing, or was made by another program, is 0.
+    """
+    lengths = []
+    for part in parts:
+        reserved = part.slice.units
+        items = yield from items_in_module(session, keys.slice(part.slice.name), part.slice)
+        part.fill = module_fill(items or 0, reserved, part.share)
+        part.rate = module_rate(items or 0, reserved, part.share)
+        lengths.append(0 if items is None else part.slice.size)
+    return lengths[::-1]
 
 
 def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:

@@ -7,7 +7,18 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.bloom.digest import split
-from urifilter_redis.engine.batch import FORGET, PART, Batch, call_to_resume, check_question, items_of, with_batch
+from urifilter_redis.bloom.sizing import REDISBLOOM
+from urifilter_redis.engine.batch import (
+    FORGET,
+    PART,
+    UNANSWERED,
+    Batch,
+    OpenCall,
+    call_to_resume,
+    check_question,
+    items_of,
+    with_batch,
+)
 from urifilter_redis.engine.combined_call import CombinedCall
 from urifilter_redis.engine.holdings import CLAIM_COMMANDS
 from urifilter_redis.engine.retry import Request, exchange
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from urifilter_redis.engine.batch import Key, Method, OpenCall
+    from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.combined_call import PendingCall, Turn
     from urifilter_redis.engine.holdings import ClaimOptions, Holdings
     from urifilter_redis.engine.near_cache import InFlight, NearCache
@@ -295,10 +306,12 @@ def ask_jointly(session: Session, combined: CombinedCall, turn: Turn) -> Flow[No
 def ask_again(session: Session, combined: CombinedCall, call: OpenCall) -> Flow[None]:
     """Ask once more for the answers of a part of a combined call, which has the error if it failed again."""
     failed: dict[OpenCall, UriFilterError] = {}
-    while call in combined.batch.open and not failed:
-        failed = yield from _ask_window(session, combined.batch, [call])
+    asked = set(call.positions)
+    while (left := [each for each in combined.batch.open if asked.issuperset(each.positions)]) and not failed:
+        failed = yield from _ask_window(session, combined.batch, left)
     combined.note(call)
-    combined.errors.update(failed)
+    for error in failed.values():
+        combined.errors[call] = error
 
 
 def _ask_windows(session: Session, batch: Batch) -> Flow[dict[OpenCall, UriFilterError]]:
@@ -384,16 +397,32 @@ def _note_answers(
             call.sent = call.sent or request.sent
             missed.append((call, request))
         elif call in batch.open:
-            claim_options, answers = batch.claim_options, request.reply
+            claim_options, answers, rest = batch.claim_options, request.reply, None
             if claim_options is not None:
                 answers = claim_options.learn(batch.command, call.positions, answers)
-            batch.close(call, answers)
+            if session.config.layout == REDISBLOOM and UNANSWERED in answers:
+                answers, rest = _answered(session, call, answers)
+            batch.close(call, answers, rest)
             call.in_doubt = False
             if claim_options is not None:
                 claim_options.note(batch.command, call.shard, call.packed, call.positions, answers)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
     return missed
+
+
+def _answered(session: Session, call: OpenCall, answers: Sequence[int]) -> tuple[list[int | None], OpenCall]:
+    """Return the answers of a call that the server's module left half done, and the call for the items without one.
+
+    It gets an id of its own: the record of the first has no answers about them.
+    """
+    left = [number for number, answer in enumerate(answers) if answer == UNANSWERED]
+    digests = split(call.packed)
+    positions, packed = [call.positions[each] for each in left], b"".join(digests[each] for each in left)
+    rest = OpenCall(call.shard, positions, packed, digests=None if call.digests is None else split(packed))
+    if call.call_id is not None and call.call_id.keyed:
+        rest.call_id = call.call_id.of_rest(session.clock_of(call.shard).now())
+    return [None if answer == UNANSWERED else answer for answer in answers], rest
 
 
 def _handle_missed(

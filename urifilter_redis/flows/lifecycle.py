@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import (
@@ -29,7 +30,7 @@ from urifilter_redis.flows.dropping import (
     remove,
     still,
 )
-from urifilter_redis.flows.probe import on_a_checked_server
+from urifilter_redis.flows.probe import check_module, on_a_checked_server
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
@@ -71,6 +72,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
         ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
     yield from _learn_time(session)
+    yield from check_module(session, settings.layout)
     for attempt in range(1, TRIES + 1):
         meta = yield from read_first(session)
         if meta.get("phase") == "dropping":  # finish the drop of another process, which may have died
@@ -115,7 +117,7 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     meta = yield from read_first(session)
     if meta and meta.get("phase") != "dropping":
         _check_uid(session, uid, meta.get("uid", ""))
-        session.learn(meta)
+        yield from check_module(session, session.learn(meta).layout)
         yield from _finish_making(session, meta)
         yield from keep_listed(session)
         return session.config
@@ -222,6 +224,9 @@ def _finish_making(session: Session, meta: dict[str, str]) -> Flow[None]:
 def _make_anew(session: Session, settings: Settings, *, large: bool, items: str | None) -> Flow[None]:
     """Make a filter of which Redis has nothing, from the registration in the archive if there is one."""
     backend, name = session.backend, session.keys.name
+    if backend is not None and settings.layout == REDISBLOOM:
+        advice = "leave archive= and URIFILTER_ARCHIVE out, or take layout blocked, or classic"
+        raise ValueError(f"layout redisbloom has no archive, because the server alone can read its slices: {advice}")
     config, new = (yield from registered(backend, name)) if backend else None, False
     if config is None:
         wanted = Config.new(settings, backend.shown if backend else None, items)

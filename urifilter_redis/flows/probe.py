@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol import calls, scripts
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Probed", "is_old", "name_of", "on_a_checked_server", "probe", "refused_scripts", "remedy"]
+__all__ = [
+    "Probed",
+    "check_module",
+    "has_module",
+    "is_old",
+    "name_of",
+    "on_a_checked_server",
+    "probe",
+    "refused_scripts",
+    "remedy",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,6 +92,43 @@ def _check_server(session: Session) -> Flow[tuple[str, ...]]:
     return found.forbidden
 
 
+def check_module(session: Session, layout: str) -> Flow[None]:
+    """Check that the server has the commands BF.* if the layout needs them; note those that this user may not run.
+
+    An old module that does not know all of their arguments does not do.
+
+    Raises:
+        ServerUnavailable: the server does not have them.
+    """
+    if layout != REDISBLOOM:
+        return
+    found = yield from probe(session, layout)
+    if found.lacks:
+        advice = "use Redis 8, or load RedisBloom (2.8 was tried), or take layout blocked, which needs no module"
+        raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
+    if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
+        raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
+    session.forbidden = (*session.forbidden, *found.forbidden)
+
+
+def has_module(session: Session) -> Flow[bool]:
+    """Whether a filter of layout redisbloom can be made here, as far as this user may know."""
+    try:
+        found = yield from probe(session, REDISBLOOM)
+        return not (found.lacks or found.forbidden or (yield from _is_valkey(session)))
+    except ServerUnavailable:
+        return False
+
+
+def _is_valkey(session: Session) -> Flow[bool]:
+    """Whether the server is a Valkey; False if this user may not ask."""
+    try:
+        (reply,) = yield from ask(session, ("INFO", "server"))
+    except ServerUnavailable:
+        return False
+    return "valkey_version" in to_fields(reply)
+
+
 def _check_rights(session: Session) -> None:
     if not session.forbidden:
         return
@@ -100,7 +148,7 @@ def refused_scripts(config: Config, forbidden: tuple[str, ...]) -> list[str]:
     for name, layouts in scripts.COMMANDS.items():
         if name == "probe" or (layouts and config.layout not in layouts):
             continue
-        made_for = (config.layout, config.k) if layouts else ()
+        made_for = (config.layout, config.k)
         if any(map(scripts.load(name, *made_for).calls, forbidden)):
             found.append(name)
         elif any(map(scripts.load(name, *made_for, claims=True).calls, forbidden)):
@@ -130,14 +178,14 @@ class Probed:
         return " and ".join(texts)
 
 
-def probe(session: Session) -> Flow[Probed]:
-    """Return the commands and functions that the scripts need and do not have.
+def probe(session: Session, layout: str = "") -> Flow[Probed]:
+    """Return the commands and functions that the scripts need and do not have; for redisbloom those of the module.
 
     Raises:
         ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
     """
     try:
-        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0)))
+        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0), layout))
     except ServerUnavailable as error:
         if command := _UNKNOWN.search(str(error)):  # a server without scripts
             return Probed(unknown=(command[1].upper(),))

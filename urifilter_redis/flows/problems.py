@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.bloom.sizing import REDISBLOOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +98,8 @@ def _capacity(info: FilterInfo) -> Iterator[Problem]:
     held = f"{info.inserted:,} of {room(info):,} items"
     full = ", ".join(f"{each.name} {each.inserted:,}" for each in info.live_slices if each.over_capacity)
     rates = f"the error rate is {_one_in(info.error_rate_now)} and not {_one_in(info.error_rate)}"
+    if info.layout == REDISBLOOM:
+        rates = "the server's filters have grown beside it, and calls take longer"
     if info.over_capacity:
         yield Problem("over_capacity", f"over its capacity ({full or held}): {rates}; make a larger one")
     elif info.error_rate_now > ERRING * info.error_rate:

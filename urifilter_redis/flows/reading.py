@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import items_from_fill
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
+from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import SliceLost
+from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, nothing
 from urifilter_redis.storage.documents import piece_spans
 from urifilter_redis.storage.records import ALONE
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from urifilter_redis.storage.records import Lease
     from urifilter_redis.storage.slices import SliceWriter
 
-__all__ = ["archive_bitmap", "bits_of", "fill_of", "items_in", "pieces_of", "read_leases"]
+__all__ = ["archive_bitmap", "bits_of", "fill_of", "items_in", "items_in_module", "pieces_of", "read_leases"]
 
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
@@ -84,6 +86,18 @@ def archive_bitmap(  # noqa: PLR0913 - each is needed
         yield from writer.write((yield from pieces_of(session, key, spans, otherwise)))
         yield REST
     return (yield from writer.finish())
+
+
+def items_in_module(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
+    """Return the number of items of a slice of layout redisbloom; None: it is missing, or another program made it."""
+    request = Request.of(("BF.INFO", key))
+    yield from exchange(session, [request])
+    if request.error is not None:
+        if isinstance(request.error, SliceLost) or "not found" in str(request.error):
+            return None
+        raise request.error
+    told = to_mapping(request.reply)
+    return None if int(told["Capacity"]) % slice_.units else int(told["Number of items inserted"])
 
 
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:

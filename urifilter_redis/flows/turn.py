@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.retention import growing_slice, seconds_of
-from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.bloom.retention import growing_slice, seconds_of, slice_share
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import FilterFull, RotationConflict
@@ -124,7 +124,8 @@ class Turn:
         names = names_after(self.state, config.retention, config.slices, self.by)
         gone = [each.name for each in self.state.view.slices if each.name not in names]
         more = {"limit": self.limit, "period": self.period, "by": self.by, "opened": self.opened}
-        return calls.turn(step, keys, self.state, self.token, self.new, **more, names=names + gone)
+        rate = slice_share(config, self.state.epoch + 1) if config.layout == REDISBLOOM else None
+        return calls.turn(step, keys, self.state, self.token, self.new, **more, rate=rate, names=names + gone)
 
 
 def names_after(state: ShardState, retention: str, window: int | None, by: int = 1) -> list[str]:

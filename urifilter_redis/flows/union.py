@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slice_share
-from urifilter_redis.bloom.sizing import Slice, error_rate_from_fill, items_from_fill
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
@@ -67,12 +67,15 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
         ConfigMismatch: a source has another geometry, normalisation, hash or seed.
         SliceLost: a bitmap is missing.
         Restoring: a source is being restored.
-        UriFilterError: the layout is counting.
+        UriFilterError: the layout is counting or redisbloom.
     """
     if session.keys.name in sources:
         raise ValueError(f"{session.keys.name} cannot be merged into itself")
     if session.config.layout == "counting":
         raise UriFilterError(f"{session.where}: filters of layout counting cannot be merged")
+    if session.config.layout == REDISBLOOM:
+        text = "filters of layout redisbloom cannot be merged, because the server does not merge them"
+        raise UriFilterError(f"{session.where}: {text}: take layout blocked, or classic")
     keys = [FilterKeys(session.keys.prefix, name) for name in sources]
     opened = [Session(each, session.server, session.timeouts, routes=session.routes) for each in keys]
     for source in opened:  # all are checked before any is merged

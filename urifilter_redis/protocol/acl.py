@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.bloom.sizing import BLOCKED_K, REDISBLOOM
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.keys import FilterKeys, check_prefix
 
@@ -61,18 +61,20 @@ PARTS: Mapping[str, Part] = {
 }
 
 
-def commands(part: str, *, database: int = 0) -> list[str]:
+def commands(part: str, *, database: int = 0, layout: str = "") -> list[str]:
     """Return the commands that a part needs, sorted: those that the library sends, and those that its scripts call.
 
     Args:
         part: one of ``PARTS``.
         database: the number of the database that the user's clients select.
+        layout: redisbloom: also the commands of the server's module, which other servers do not know.
 
     Example:
         >>> commands("reader")[:4]
         ['ASKING', 'BITCOUNT', 'BITFIELD_RO', 'CLUSTER SLOTS']
     """
-    return sorted({*PARTS[part].sent, *_called(part), *(["SELECT"] if database else [])})
+    called = {each for each in _called(part) if layout == REDISBLOOM or not each.startswith("BF.")}
+    return sorted({*PARTS[part].sent, *called, *(["SELECT"] if database else [])})
 
 
 @cache
@@ -94,11 +96,11 @@ def patterns(prefix: str, name: str | None = None) -> list[str]:
     return [listed, f"{FilterKeys(prefix, name).beginning}*" if name else f"{prefix}:{{*"]
 
 
-def line(part: str, prefix: str, name: str | None = None, *, database: int = 0) -> str:
+def line(part: str, prefix: str, name: str | None = None, *, database: int = 0, layout: str = "") -> str:
     """Return the command ACL SETUSER that makes a user with the name of its part, for Redis 6.2 and newer, and Valkey.
 
     See ``commands`` and ``patterns``.
     """
     keys = [f"~{each}" for each in patterns(prefix, name)]
-    rights = [f"+{each.lower().replace(' ', '|')}" for each in commands(part, database=database)]
+    rights = [f"+{each.lower().replace(' ', '|')}" for each in commands(part, database=database, layout=layout)]
     return " ".join(["ACL SETUSER", part, "reset", "on", ">PASSWORD", "resetchannels", *keys, *rights])

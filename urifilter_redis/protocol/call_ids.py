@@ -95,6 +95,14 @@ class CallId(NamedTuple):
     def __str__(self) -> str:
         return self.text()
 
+    def of_rest(self, started: int) -> CallId:
+        """Return the id, made at server time ``started``, of the call for the items that this one left unanswered.
+
+        This id was made from a key; so every process that repeats the request makes that one, too.
+        """
+        client = blake2b(self.client.encode(), digest_size=len(self.client) // 2).hexdigest()
+        return self._replace(client=client, started=started)
+
     def proves_nothing_happened(self, late_at: int, node: str = "") -> bool:
         """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will.
 

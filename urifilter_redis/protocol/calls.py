@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.bloom.sizing import shard_capacity
+from urifilter_redis.bloom.retention import seconds_of, slice_share
+from urifilter_redis.bloom.sizing import REDISBLOOM, shard_capacity
 from urifilter_redis.protocol import scripts
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ ITEMS_A_CALL = 500
 #: Most items times live slices of one call; 500 items against 30 slices would take 16 ms.
 SLICES_AND_ITEMS = 2000
 
+#: Likewise of layout redisbloom: each of the bits of a new item, 15 at 1 in 10,000, may touch a page of memory first.
+ITEMS_OF_MODULE = 250
+
 #: Microseconds that a call may take on a slow server. A test of an item in one slice takes 1. A write takes ``A_WRITE``
-#: (blocked), or ``AN_OFFSET`` for each offset (classic, counting).
+#: (blocked, redisbloom), or ``AN_OFFSET`` for each offset (classic, counting).
 A_CALL = 5500
 A_WRITE = 5
 AN_OFFSET = {"classic": 0.7, "counting": 2.0}
@@ -138,8 +141,10 @@ def items_a_call(config: Config, live: int) -> int:
     """Return the most items that a call may have on a filter with ``live`` live slices."""
     slices = config.slices or 1 if config.retention == "ring" else live
     written = slices if config.write == "all" else 1
-    a_write = A_WRITE if config.layout == "blocked" else AN_OFFSET[config.layout] * config.k
+    a_write = AN_OFFSET[config.layout] * config.k if config.layout in AN_OFFSET else A_WRITE
     most = min(ITEMS_A_CALL, SLICES_AND_ITEMS // slices, int(A_CALL / (slices + a_write * written)))
+    if config.layout == REDISBLOOM:
+        most = min(most, ITEMS_OF_MODULE)
     if config.retention == "growing":  # a call with more items than an empty slice holds would fit into no slice
         most = min(most, shard_capacity(config.capacity, config.shards))
     return max(1, most)
@@ -149,7 +154,10 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
     """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *slices)
-    return Call(scripts.load("create"), all_keys, (step, config.uid, config.bytes, *fields))
+    size: int | str = config.bytes
+    if config.layout == REDISBLOOM:
+        size = f"{slice_share(config)}/{config.units}"
+    return Call(scripts.load("create", config.layout), all_keys, (step, config.uid, size, *fields))
 
 
 def turn(  # noqa: PLR0913 - likewise
@@ -163,6 +171,7 @@ def turn(  # noqa: PLR0913 - likewise
     period: int = 0,
     by: int = 1,
     opened: int = 0,
+    rate: float | None = None,
     names: Sequence[str] = (),
 ) -> Call:
     """Build ``turn``: step ``allocate`` or ``turn``.
@@ -177,11 +186,14 @@ def turn(  # noqa: PLR0913 - likewise
         period: ms: refuse to turn before so much time has passed since the last turn; 0: turn in any case.
         by: the epochs to go forward.
         opened: ms: the time at which the next today counts as opened, at the earliest; 0: now.
+        rate: redisbloom: the error rate of the next today; None: the filter has another layout.
         names: the names of the live slices after the turn, oldest first; then those of other slices that go.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
     arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period, by, opened)
-    return Call(scripts.load("turn"), all_keys, arguments)
+    if rate is None:
+        return Call(scripts.load("turn"), all_keys, arguments)
+    return Call(scripts.load("turn", REDISBLOOM), all_keys, (*arguments, str(rate)))
 
 
 def build(  # noqa: PLR0913 - likewise
@@ -302,9 +314,9 @@ def lease_of(config: Config) -> float:
     return min(LEASE, seconds_of(config.period or "")) if config.turned_by_inserts else LEASE
 
 
-def probe(keys: ShardKeys) -> Call:
-    """Build ``probe``."""
-    return Call(scripts.load("probe"), keys.merging[:1], ("list",))
+def probe(keys: ShardKeys, layout: str = "") -> Call:
+    """Build ``probe``; for ``redisbloom`` that of the commands which only this layout needs."""
+    return Call(scripts.load("probe", layout), keys.merging[:1], ("list",))
 
 
 def live(keys: ShardKeys, view: View) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from urifilter_redis.bloom.retention import (
     seconds_of,
     size_first,
 )
-from urifilter_redis.bloom.sizing import Slice, is_whole
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
 from urifilter_redis.protocol.meta import damaged
 
@@ -28,10 +28,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-__all__ = ["FORMAT", "Config", "FilterSettings", "Settings", "check_format", "other_format", "worded"]
+__all__ = [
+    "FORMAT",
+    "Config",
+    "FilterSettings",
+    "Settings",
+    "allows_module",
+    "check_format",
+    "other_format",
+    "worded",
+]
 
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1
+
+
+#: Most slices of a ring of layout redisbloom.
+MODULE_SLICES = 4
 
 
 class FilterSettings(TypedDict, total=False):
@@ -85,6 +98,8 @@ class Settings(Shape):
         self._check_time()
         if self.layout == "counting" and self.retention != "forever":
             raise ValueError("layout counting is for retention forever only")
+        if self.layout == REDISBLOOM and (what := _not_for_module(self)):
+            raise ValueError(f"layout redisbloom is not for {what}: take layout blocked, or classic")
         check_growth(self, size_first(self))
         new_seed(self.hash, self.seed)
 
@@ -115,6 +130,23 @@ class Settings(Shape):
 
     def _fill(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+def allows_module(settings: Shape) -> bool:
+    """Whether a filter of this shape may have layout redisbloom."""
+    return not _not_for_module(settings)
+
+
+def _not_for_module(settings: Shape) -> str:
+    """Return the setting that layout redisbloom cannot have; "" if it can have all of them."""
+    refused = {
+        "retention rolling": settings.retention == "rolling",
+        # each test of a slice is a call of the module
+        f"more than {MODULE_SLICES} slices": settings.retention == "ring" and (settings.slices or 0) > MODULE_SLICES,
+        "write all": settings.write == "all",
+        "expire_after last-seen": settings.expire_after == "last-seen",
+    }
+    return next((what for what, asked in refused.items() if asked), "")
 
 
 def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:

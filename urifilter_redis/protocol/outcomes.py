@@ -130,6 +130,7 @@ SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "FORMAT": UriFilterError,
     "LOST": SliceLost,
     "MISMATCH": ConfigMismatch,
+    "MODULE": UriFilterError,
     "NOFILTER": FilterNotFound,
     "OLDCALL": UriFilterError,
     "RESTORING": Restoring,

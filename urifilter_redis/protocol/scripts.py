@@ -8,7 +8,7 @@ The sources in ``lua/`` have five directives, each on a line of its own, and a f
 - ``-- @unroll`` … ``-- @end`` repeats the lines between them for i = 1 … k.
 - ``$layout``, ``$k``, ``$words`` (w1, w2 … wk) and ``$I4s`` (I4, k times) are replaced everywhere.
 - ``-- @if claims`` … ``-- @end if``: the lines between them are only in the script for shards with claims; those after
-  ``-- @if no claims`` are only in the other.
+  ``-- @if no claims`` are only in the other. Likewise ``-- @if redisbloom`` for that layout. One may stand in another.
 - ``$claims`` is 1 in the script for shards with claims, else 0.
 - ``$i`` and ``$d`` are replaced within an unrolled part. ``$d`` is the number of the digest's word that gives the bit
   positions; a word gives six groups of five bits.
@@ -25,7 +25,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis._version import __version__
-from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
+from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS, REDISBLOOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMMANDS",
     "INDEX",
+    "MODULE_VARIANTS",
     "TWOFOLD",
     "VECTORS",
     "Header",
@@ -75,12 +76,16 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 #: claims pays nothing for them.
 TWOFOLD = ("insert", "contains", "forget", "remove")
 
+#: The commands whose script is the same for all layouts but redisbloom, which has one of its own.
+MODULE_VARIANTS = ("create", "turn", "probe")
+
 _GROUPS_A_WORD = 6
 # The first word of a call, or of a list of arguments; not the error word of a reply.
-_CALLED = re.compile(r"(?<!error_reply)[({] ?'([A-Z]+(?:_RO)?)'")
+_CALLED = re.compile(r"(?<!error_reply)[({] ?'((?:BF\.)?[A-Z]+(?:_RO)?)'")
 _INCLUDE = re.compile(r'^-- @include "(?P<name>[^"]*)"(?P<sections>(?: \w+)*)$', re.MULTILINE)
 _SECTION = re.compile(r"^-- @section (\w+)\n", re.MULTILINE)
-_IF = re.compile(r"^-- @if (?P<no>no )?claims\n(?P<lines>.*?)^-- @end if\n", re.MULTILINE | re.DOTALL)
+# One that has no other in it.
+_IF = re.compile(r"^-- @if (?P<no>no )?(?P<what>\w+)\n(?P<lines>(?:(?!-- @if ).*\n)*?)-- @end if\n", re.MULTILINE)
 _UNROLL = re.compile(r"^ *-- @unroll\n(?P<lines>.*?)^ *-- @end\n", re.MULTILINE | re.DOTALL)
 
 
@@ -115,7 +120,7 @@ def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) ->
 
     Args:
         command: one of ``COMMANDS``.
-        layout: the layout, for the commands that are made for one.
+        layout: the layout; it counts for the commands that are made for one; redisbloom for ``MODULE_VARIANTS``, too.
         k: the number of offsets of an item, for blocked only (the other scripts read it from ``meta``).
         claims: of the commands in ``TWOFOLD`` the script for shards with claims.
 
@@ -131,14 +136,16 @@ def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) ->
         raise ValueError(f"no script is called {command!r}; there are {', '.join(COMMANDS)}")
     claims = claims and command in TWOFOLD
     if not COMMANDS[command]:
-        return _script(command, _composed(command, {}, claims=True))
+        own = layout == REDISBLOOM and command in MODULE_VARIANTS
+        source = _composed(command, {}, _conditions(REDISBLOOM if own else "", claims=True))
+        return _script(f"{command}:{layout}" if own else command, source)
     if layout not in COMMANDS[command]:
         raise ValueError(f"{command} is for layout {' or '.join(COMMANDS[command])} and not {layout!r}")
     if layout != "blocked":
         k = 0
     variant = f"{layout}-{k}" if k else layout
     words = {"layout": layout, "k": str(k or ""), "claims": str(int(claims))}
-    source = _composed(command, words, claims=claims or command not in TWOFOLD)
+    source = _composed(command, words, _conditions(layout, claims=claims or command not in TWOFOLD))
     return _script(f"{command}:{variant}" + ":claims" * claims, _specialise(source, words, k))
 
 
@@ -147,8 +154,10 @@ def variants(blocked_k: tuple[int, ...]) -> list[Script]:
     scripts: list[Script] = []
     for command, layouts in COMMANDS.items():
         made_for = [(layout, k) for layout in layouts for k in (blocked_k if layout == "blocked" else (0,))]
+        if not layouts:
+            made_for = [("", 0), (REDISBLOOM, 0)] if command in MODULE_VARIANTS else [("", 0)]
         for twin in (False, True) if command in TWOFOLD else (False,):
-            scripts += [load(command, *each, claims=twin) for each in made_for or [("", 0)]]
+            scripts += [load(command, *each, claims=twin) for each in made_for]
     return scripts
 
 
@@ -156,14 +165,24 @@ def _script(name: str, source: str) -> Script:
     return Script(name, source, _sha1(source.encode()))
 
 
-def _composed(command: str, words: dict[str, str], *, claims: bool) -> str:
-    """Return the source of a command with its includes, and without the lines for the other kind of shard."""
-    source = _include(_choose(_substitute(_read(f"{command}.lua"), words), claims=claims), _read)
-    return _choose(source, claims=claims)
+def _conditions(layout: str, *, claims: bool) -> dict[str, bool]:
+    return {"claims": claims, REDISBLOOM: layout == REDISBLOOM}
 
 
-def _choose(source: str, *, claims: bool) -> str:
-    return _IF.sub(lambda match: match["lines"] if claims == (match["no"] is None) else "", source)
+def _composed(command: str, words: dict[str, str], conditions: Mapping[str, bool]) -> str:
+    """Return the source of a command with its includes, and without the lines for others."""
+    source = _include(_choose(_substitute(_read(f"{command}.lua"), words), conditions), _read)
+    return _choose(source, conditions)
+
+
+def _choose(source: str, conditions: Mapping[str, bool]) -> str:
+    def chosen(match: re.Match[str]) -> str:
+        return match["lines"] if conditions[match["what"]] == (match["no"] is None) else ""
+
+    found = 1
+    while found:
+        source, found = _IF.subn(chosen, source)
+    return source
 
 
 def _read(name: str) -> str:

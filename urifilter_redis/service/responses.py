@@ -347,7 +347,7 @@ class Row(BaseModel):
     name: str = Field(description="the filter's name")
     problems: list[Problem] = Field(description="its problems, the worst first")
     retention: str | None = Field(default=None, description="`forever`, `growing`, `ring` or `rolling`")
-    layout: str | None = Field(default=None, description="`blocked`, `classic` or `counting`")
+    layout: str | None = Field(default=None, description="`blocked`, `classic`, `counting` or `redisbloom`")
     slices: int | None = Field(default=None, description="ring and rolling: the number of slices of the window")
     period: str | None = Field(default=None, description="ring and rolling: the time between rotations")
     shards: int | None = Field(default=None, description="the number of shards")

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, SLICES, TIMED, WRITES
-from urifilter_redis.bloom.sizing import LAYOUTS
+from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM
 from urifilter_redis.http_api import (
     ACCESS_PATH,
     COMMANDS,
@@ -414,7 +414,8 @@ def _create_requests() -> dict[str, Any]:
         for name in choices.keys() & fields.keys():
             fields[name]["enum"] = [*choices[name], *([None] if fields[name]["default"] is None else [])]
         fields["retention"] |= {"const": retention}
-        fields["layout"]["enum"] = [each for each in LAYOUTS if each != "counting" or retention == "forever"]
+        lacking = {"forever": set(), "rolling": {"counting", REDISBLOOM}}.get(retention, {"counting"})
+        fields["layout"]["enum"] = [each for each in LAYOUTS if each not in lacking]
         needed = ["capacity"]
         if retention != "forever":
             needed += ["retention", *(_NEEDED if retention in TIMED else ())]

@@ -37,6 +37,7 @@ class Part:
         redis: the server's address, by way of a proxy.
         service: the service's address, likewise.
         archive: the archive's address.
+        layout: of the filters without an archive.
         journal: the file for what it is told.
         before: the journals of the processes whose place it takes.
         start: when the run began.
@@ -49,6 +50,7 @@ class Part:
     redis: str
     service: str
     archive: str
+    layout: str
     journal: str
     before: list[str]
     start: float
@@ -86,7 +88,7 @@ class Part:
     def where(self, name: str) -> dict[str, Any]:
         """Return how a filter is opened or made: ``create`` does both."""
         place = {"redis": self.redis, "timeouts": TIMEOUTS, "large": True} | filters.SETTINGS[name]
-        return place | ({"archive": self.archive} if name in filters.ARCHIVED else {})
+        return place | ({"archive": self.archive} if name in filters.ARCHIVED else {"layout": self.layout})
 
 
 def uid_of(name: str, opened: Any) -> str:

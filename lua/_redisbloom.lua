@@ -1,0 +1,136 @@
+-- Layout redisbloom: a slice is a Bloom filter of the server's module RedisBloom, and an item of it is a digest.
+-- common, has: nothing; the section age of _age.lua tests the items of a call. choose, insert: the items of an insert.
+-- test, try, write: lines for one item. unanswered: what the module did not answer.
+--
+-- The module can fail in the middle of BF.MADD: the reply has the answers so far, then an error, and is cut off. So
+-- nothing counts as written that has no number in the reply.
+
+-- @section common
+-- Gives: failed (why the module did not answer; nil: it did), UNANSWERED (the answer about an item that it did not
+-- answer: the caller asks again under another id).
+local failed, refused
+local UNANSWERED = -2
+
+-- @section has
+-- Gives: adds_untested (whether items may be added that are not tested, if those that are tested are absent).
+local adds_untested = false
+
+-- @section choose
+-- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
+-- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_hand, any_leases, notes,
+-- try_taking, try_noting.
+-- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
+-- although a slice may have it: true, or its entry in leases).
+local adding, spots, again = absent, places, {}
+ages = tested
+-- @if no claims
+local may_be_again = any_forgotten
+-- @end if
+-- @if claims
+local may_be_again = any_forgotten or any_leases
+-- @end if
+if may_be_again then
+  adding, spots = {}, {}
+  for i = 1, count do
+    local digest = all_items[i]
+    if again[digest] then
+      ages[i] = 1
+-- @if claims
+    elseif entries[digest] then -- in hand, or lapsed and so new once more
+      ages[i] = is_in_hand(entries[digest]) and -1 or 0
+      if ages[i] == 0 then again[digest] = entries[digest] end
+-- @end if
+    elseif any_forgotten and call('ZSCORE', KEYS[3], digest) then
+      ages[i], again[digest] = 0, true
+    end
+    if ages[i] == 0 then
+      adding[#adding + 1], spots[#spots + 1] = digest, i
+    end
+  end
+end
+
+if #adding > 0 then
+  -- First a write that a server at maxmemory refuses, because the module does not look at that.
+  call('HSET', KEYS[1], 'inserted', inserted)
+  refused = try_module('BF.MADD', KEYS[#KEYS])
+  if refused then return refused end
+  if any_forgotten then call('ZREM', KEYS[3], '') end
+-- @if claims
+  if any_leases then try_taking() end
+  if next(notes) then try_noting() end
+-- @end if
+end
+
+-- @section insert
+-- Adds the chosen items to today. An item that comes twice is new once.
+-- Needs: call, inserted, timed, written, now, what common and choose give, and with claims take_out, delete_note.
+-- Gives: added.
+local added, fresh, moved = 0, 0, {}
+if #adding > 0 then
+  if timed then
+    call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
+  else
+    call('HSET', KEYS[1], 'inserted', inserted + 1)
+  end
+  local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
+  for j = 1, #adding do
+    local digest, i = adding[j], spots and spots[j] or j
+    if found[j] ~= 0 and found[j] ~= 1 then
+      failed = found.err or (found[j] and found[j].err) or 'BF.MADD gave no answer about an item'
+      local lacking = {}
+      for left = j, #adding do
+        ages[spots and spots[left] or left], lacking[adding[left]] = UNANSWERED, true
+      end
+      for other = 1, count do
+        if again[all_items[other]] and lacking[all_items[other]] then ages[other] = UNANSWERED end
+      end
+      break
+    end
+    if may_be_again and again[digest] then
+      call('ZREM', KEYS[3], digest)
+-- @if claims
+      if again[digest] ~= true then take_out(digest, again[digest]) end
+-- @end if
+    elseif found[j] == 0 then
+      ages[i] = 1
+    end
+    if ages[i] == 0 then
+      added = added + 1
+-- @if claims
+      if notes[digest] then delete_note(digest) end -- it was given up, and has expired since
+-- @end if
+    end
+  end
+  if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
+  if failed and added == 0 then return refusal_of(failed) end
+end
+
+-- @section test
+-- Needs: call, KEYS.
+-- Gives: wrote (always true: the module tests the item as it writes it).
+wrote = true
+
+-- @section try
+refused = try_module('BF.MADD', key)
+if refused then return refused end
+
+-- @section write
+-- Needs: digest, and what common and age give.
+local found = redis.pcall('BF.MADD', key, digest)
+if found[1] == 0 or found[1] == 1 then
+  added_now[digest] = true
+else
+  failed = found.err or (found[1] and found[1].err) or 'BF.MADD gave no answer'
+end
+
+-- @section unanswered
+-- Needs: call, ages, count, added, inserted, and what common gives.
+if failed then
+  if added == 0 then
+    call('HSET', KEYS[1], 'inserted', inserted)
+    return refusal_of(failed)
+  end
+  for i = #ages + 1, count do
+    ages[i] = UNANSWERED
+  end
+end

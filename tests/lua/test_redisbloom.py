@@ -1,0 +1,223 @@
+"""Layout redisbloom: nothing of the module is taken on trust, and its failures leave nothing half done."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
+from support.shard import KEYS, Shard, geometry, md5
+from support.states import dumped
+
+from urifilter_redis.bloom.sizing import REDISBLOOM
+from urifilter_redis.engine.batch import UNANSWERED
+from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.claims import Holding, new_holder
+
+ROOM = 200
+TODAY = KEYS.slice("today")
+HOLDING = Holding(new_holder(), 60_000)
+RING = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "first-seen"}
+
+
+def some(count: int, first: int = 0) -> list[bytes]:
+    return [md5(b"%d" % number) for number in range(first, first + count)]
+
+
+@pytest.fixture
+def client(bloom):
+    with bloom.client() as client:
+        yield client
+        client.config_set("maxmemory", 0)
+        client.execute_command("ACL", "DELUSER", "limited")
+
+
+@pytest.fixture(params=["forever", "ring, with claims"])
+def shard(request, client):
+    """A shard that has seen ten items, and perhaps has one in hand."""
+    shard = Shard(client, geometry(REDISBLOOM, 14, ROOM, **(RING if "ring" in request.param else {})))
+    shard.ask("insert", some(10))
+    if "claims" in request.param:
+        shard.claim(HOLDING, some(1, first=9000))
+    return shard
+
+
+def each_call(shard: Shard, items: list[bytes]) -> dict[str, calls.Call]:
+    """Return a call of each script about items."""
+    made = {name: shard.made(name, items) for name in ("insert", "contains", "forget")}
+    kept = [b""] * len(items)
+    return made | {"commit": shard.made("commit", items), "claim": shard.made("claim", items, "-", HOLDING, kept=kept)}
+
+
+def no_more_room(client) -> None:
+    """Put a filter in the place of today that takes no more than it was reserved for, and has room for five."""
+    client.unlink(TODAY)
+    client.execute_command("BF.RESERVE", TODAY, 1e-6, ROOM, "NONSCALING")
+    client.execute_command("BF.MADD", TODAY, *range(ROOM - 5))
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [(), ("SET", TODAY, "x"), ("BF.ADD", TODAY, "x"), ("BF.RESERVE", TODAY, 1e-4, ROOM + 1), ("HSET", TODAY, "a", "b")],
+    ids=["nothing", "a string", "the module's default", "another capacity", "a hash"],
+)
+def test_slice_that_is_not_ours(client, shard, instead):
+    """LOST, where the module would answer that nothing was seen, or make a filter; nothing changes."""
+    client.unlink(TODAY)
+    if instead:
+        client.execute_command(*instead)
+    before = dumped(client)
+    for name, call in each_call(shard, some(3)).items():
+        with pytest.raises(ResponseError, match="^LOST .*today is missing, or is no Bloom filter for 200 items"):
+            shard.call(call)
+        assert before == dumped(client), name
+
+
+def test_turn_looks_at_the_slices(client, shard):
+    """The next slice must have been reserved as asked, and a turn does not pass over a slice that is lost."""
+    new = shard.view.slices[0]
+    turn = {"rate": 1e-5, "names": ["history_1", "today"]}
+    client.execute_command("BF.ADD", KEYS.next, "x")  # another program's
+    with pytest.raises(ResponseError, match="^BADPHASE the next bitmap is not allocated"):
+        shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, **turn))
+    assert shard.call(calls.turn("allocate", KEYS, shard.state(), "00", new, **turn)) == 1
+    assert client.execute_command("BF.INFO", KEYS.next, "CAPACITY") == [ROOM]
+    client.unlink(TODAY)
+    with pytest.raises(ResponseError, match="^LOST "):
+        shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, **turn))
+
+
+def test_filter_that_has_grown(client, shard):
+    """Past its capacity the module takes more memory: all that was seen is seen, and new items are new."""
+    for first in range(10, 1000, 90):
+        assert set(shard.ask("insert", some(90, first))) == {0}
+    assert client.execute_command("BF.INFO", TODAY, "CAPACITY")[0] > ROOM
+    assert 0 not in shard.ask("contains", some(500))
+    assert 0 not in shard.ask("contains", some(500, 500))
+
+
+def test_item_that_comes_twice(shard):
+    """It is new once, also if it was forgotten."""
+    (one, two), old = some(2, first=100), some(1)[0]
+    assert shard.ask("insert", [one, two, one, old, one]) == [0, 0, 1, 1, 1]
+    assert shard.ask("forget", [one, one]) == [1, 0]
+    assert shard.ask("insert", [one, two, one]) == [0, 1, 1]
+    assert shard.meta()["inserted"] == "13"
+
+
+def test_seen_items_behind_new_ones(client, shard):
+    """They are seen, also where the first of a call were new, and so the others were not looked for."""
+    shard.ask("forget", some(2))
+    fresh, old, held = some(40, first=500), some(10), some(1, first=9000)
+    in_hand = -1 if client.exists(KEYS.of_claims[0]) else 0
+    assert shard.ask("insert", [*fresh, *old, *held, *fresh, *held]) == [
+        *[0] * 42,
+        *[1] * 8,
+        in_hand,
+        *[1] * 40,
+        in_hand or 1,
+    ]
+    assert shard.meta()["inserted"] == str(52 + (in_hand == 0))
+    assert client.execute_command("BF.INFO", TODAY, "ITEMS") == [50 + (in_hand == 0)]
+
+
+@pytest.mark.parametrize("command", ["insert", "commit"])
+def test_failure_in_the_middle(client, shard, command):
+    """What was written before it is answered, and in the record; the rest is not answered, and was not written."""
+    no_more_room(client)
+    items, call_id = some(8, first=100), shard.call_id()
+    before = int(shard.meta()["inserted"])
+    made = shard.made(command, [*items, items[0], items[7]], call_id)
+    answers = [*[0] * 5, *[UNANSWERED] * 3, UNANSWERED if command == "commit" else 1, UNANSWERED]
+    told = shard.call(made)
+    assert told[:8] == answers[:8]
+    assert told[8] in {1, UNANSWERED}  # seen by now, or not asked about any more
+    assert told[9] == UNANSWERED
+    assert shard.ask("contains", items) == [*[1] * 5, *[0] * 3]
+    assert int(shard.meta()["inserted"]) == before + 5
+    assert shard.call(made) == told  # the reply was lost
+    assert int(shard.meta()["inserted"]) == before + 5
+
+
+@pytest.mark.parametrize("command", ["insert", "commit"])
+def test_failure_at_the_beginning(client, shard, command):
+    """MODULE, and nothing changes: under the same id it can be done once there is room."""
+    no_more_room(client)
+    shard.ask("insert", some(5, first=100))
+    items, call_id = some(3, first=200), shard.call_id(slot=1)
+    made, before = shard.made(command, [some(1, first=100)[0], *items], call_id), shard.meta()
+    with pytest.raises(ResponseError, match="^MODULE the Bloom filter of the server refuses: ERR non scaling filter"):
+        shard.call(made)
+    now = shard.meta()
+    assert {**now, "written": ""} == {**before, "written": ""}
+    assert not client.hexists(KEYS.replies, call_id.rsplit("/", 2)[0])
+    assert set(shard.ask("contains", items)) == {0}
+
+
+def test_forgotten_items_that_are_not_answered(client, shard):
+    """They stay forgotten, and so does an item that comes twice."""
+    shard.ask("insert", items := some(6, first=100))
+    shard.ask("forget", items)
+    no_more_room(client)
+    told = shard.ask("insert", [*items, items[5], items[0]])
+    assert told == [*[0] * 5, UNANSWERED, UNANSWERED, 1]
+    assert client.zrange(KEYS.forgotten, 0, -1) == items[5:]
+    client.unlink(TODAY)
+    client.execute_command("BF.RESERVE", TODAY, 1e-6, ROOM)
+    assert shard.ask("insert", [items[5]]) == [0]
+
+
+def test_an_insert_deletes_notes(client, shard):
+    """Of what it answers new: it was given up, and has expired since. What is not answered keeps its note."""
+    shard.claim(HOLDING, items := some(8, first=100))
+    shard.give_up(HOLDING, items, b"404")
+    assert shard.ask("insert", items) == [1] * 8
+    no_more_room(client)
+    assert shard.ask("insert", items) == [*[0] * 5, *[UNANSWERED] * 3]
+    assert set(client.zrange(KEYS.of_given_up[1], 0, -1)) == set(items[5:])
+
+
+@pytest.mark.parametrize("right", ["bf.madd", "bf.mexists", "bf.info"])
+def test_missing_right(client, shard, right):
+    """A user without it is refused before the first write."""
+    shard.ask("forget", some(2))
+    client.execute_command("ACL", "SETUSER", "limited", "reset", "on", "nopass", "~*", "+@all", f"-{right}")
+    before = dumped(client)
+    client.execute_command("AUTH", "limited", "any")
+    try:
+        refused = {}
+        for name, call in each_call(shard, some(3) + some(3, first=50)).items():
+            try:
+                shard.call(call)
+            except (ResponseError, NoPermissionError) as error:
+                refused[name] = str(error)
+                assert dumped(client) == before
+            else:
+                assert right == "bf.madd", name
+                assert name in {"contains", "forget", "claim"}
+                before = dumped(client)
+        assert refused.keys() >= {"insert", "commit"}
+        assert all("executing the script can't" in text for text in refused.values())
+    finally:
+        client.execute_command("AUTH", "default", "")
+
+
+def test_full_memory(client, shard):
+    """The module does not look at maxmemory; the scripts do, before anything is written."""
+    shard.ask("forget", some(2))
+    before = dumped(client)
+    client.config_set("maxmemory", 1)
+    made = each_call(shard, some(3, first=50) + some(2))
+    assert shard.call(made["contains"]) == [0] * 5
+    for name in ("insert", "claim"):  # a commit is possible: it gives memory back
+        with pytest.raises(OutOfMemoryError):
+            shard.call(made[name])
+        assert dumped(client) == before, name
+
+
+def test_create_that_the_module_refuses(client):
+    """Nothing is left of it."""
+    shard = Shard(client, geometry(REDISBLOOM, 14, ROOM))
+    client.flushall()
+    impossible = geometry(REDISBLOOM, 14, ROOM, error_rate=2.0)
+    with pytest.raises(ResponseError, match="^MODULE the Bloom filter of the server refuses: ERR"):
+        shard.call(calls.create("make", impossible, KEYS, impossible.to_meta(0, "idle")))
+    assert client.keys() == []
