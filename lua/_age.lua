@@ -37,13 +37,11 @@ end
 -- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later
 -- in the call must be noted in added_now.
 -- Needs as well: adds_untested.
--- Gives as well: all_items, tested (the age of each), absent (the digests of age 0), places (of these; nil: as in
--- all_items), adds_untested (whether the only slice has none of the first few; then all count as absent).
-local all_items, added_now, tested, age_of, places = {}, {}, nil, nil, nil
-local sub, FEW = string.sub, 8
-for i = 1, count do
-  all_items[i] = sub(packed, i * 16 - 15, i * 16)
-end
+-- Gives as well: all_items, tested (the age of each; nil: the only slice has none of the first few, and all count as
+-- absent), absent (the digests of age 0), places (of these; nil: as in all_items).
+local FEW, added_now, tested, age_of, places = 8, {}, nil, nil, nil
+local all_items = { struct.unpack(string.rep('c16', count), packed) }
+all_items[count + 1] = nil -- the place behind the last item
 local absent = all_items
 if adds_untested and count > 4 * FEW then
   for _, found in ipairs(call('BF.MEXISTS', KEYS[newest], unpack(all_items, 1, FEW))) do
@@ -52,36 +50,22 @@ if adds_untested and count > 4 * FEW then
 else
   adds_untested = false
 end
-if adds_untested then
-  tested = {}
-  for i = 1, count do
-    tested[i] = 0
-  end
-end
 for n = adds_untested and oldest - 1 or newest, oldest, -1 do
-  local found, lacking = call('BF.MEXISTS', KEYS[n], unpack(absent)), 0
+  local found, left, spots, last = call('BF.MEXISTS', KEYS[n], unpack(absent)), {}, {}, 0
+  tested = tested or found -- of the newest slice 1 is the age, too
   for j = 1, #absent do
-    if found[j] == 0 then
-      lacking = lacking + 1
-    elseif found[j] ~= 1 then
+    local was, i = found[j], places and places[j] or j
+    if was == 0 then
+      last = last + 1
+      left[last], spots[last] = absent[j], i
+    elseif was == 1 then
+      tested[i] = newest - n + 1
+    else
       return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
     end
   end
-  tested = tested or found -- of the newest slice 1 is the age, too
-  if lacking < #absent then
-    local left, spots, last = {}, {}, 0
-    for j = 1, #absent do
-      local i = places and places[j] or j
-      if found[j] == 0 then
-        last = last + 1
-        left[last], spots[last] = absent[j], i
-      else
-        tested[i] = newest - n + 1
-      end
-    end
-    absent, places = left, spots
-  end
-  if lacking == 0 then break end
+  if last < #absent then absent, places = left, spots end
+  if last == 0 then break end
 end
 
 age_in = function(d0, d1, d2, d3)
@@ -89,7 +73,7 @@ age_in = function(d0, d1, d2, d3)
   if not age_of then
     age_of = {}
     for i = 1, count do
-      age_of[all_items[i]] = tested[i]
+      age_of[all_items[i]] = tested and tested[i] or 0
     end
   end
   return added_now[digest] and 1 or age_of[digest]

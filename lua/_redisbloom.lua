@@ -27,12 +27,13 @@ ages = tested
 local may_be_again = any_forgotten
 -- @end if
 -- @if claims
-local may_be_again = any_forgotten or any_leases
+local may_be_again = any_forgotten or any_leases or next(notes)
 -- @end if
 if may_be_again then
-  adding, spots = {}, {}
+  adding, spots, ages = {}, {}, ages or {}
   for i = 1, count do
     local digest = all_items[i]
+    ages[i] = ages[i] or 0
     if again[digest] then
       ages[i] = 1
 -- @if claims
@@ -73,10 +74,11 @@ if #adding > 0 then
     call('HSET', KEYS[1], 'inserted', inserted + 1)
   end
   local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
+  ages = ages or found -- nothing was tested, so 1 stands for new until the loop has come there
   for j = 1, #adding do
-    local digest, i = adding[j], spots and spots[j] or j
-    if found[j] ~= 0 and found[j] ~= 1 then
-      failed = found.err or (found[j] and found[j].err) or 'BF.MADD gave no answer about an item'
+    local was, i = found[j], spots and spots[j] or j
+    if was ~= 0 and was ~= 1 then
+      failed = found.err or (was and was.err) or 'BF.MADD gave no answer about an item'
       local lacking = {}
       for left = j, #adding do
         ages[spots and spots[left] or left], lacking[adding[left]] = UNANSWERED, true
@@ -86,18 +88,19 @@ if #adding > 0 then
       end
       break
     end
-    if may_be_again and again[digest] then
+    local digest = may_be_again and adding[j]
+    if digest and again[digest] then
       call('ZREM', KEYS[3], digest)
 -- @if claims
       if again[digest] ~= true then take_out(digest, again[digest]) end
 -- @end if
-    elseif found[j] == 0 then
-      ages[i] = 1
+      was = 1
     end
-    if ages[i] == 0 then
+    ages[i] = 1 - was
+    if was == 1 then
       added = added + 1
 -- @if claims
-      if notes[digest] then delete_note(digest) end -- it was given up, and has expired since
+      if digest and notes[digest] then delete_note(digest) end -- it was given up, and has expired since
 -- @end if
     end
   end

@@ -100,11 +100,10 @@ local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS'
 local ages, age_in, oldest_age = {}
 -- @if no redisbloom
 if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a function takes time to make, too
--- @end if
-
 -- @include "_$layout.lua" has
+-- @end if
 -- @if redisbloom
-adds_untested = one_slice and not changed_nothing -- BF.MADD tells which it has, and mostly all are new or none
+local adds_untested = one_slice and not changed_nothing -- BF.MADD tells which it has, and mostly all are new or none
 -- @end if
 -- @include "_age.lua" age
 

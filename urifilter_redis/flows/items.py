@@ -7,7 +7,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.bloom.digest import split
-from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.batch import (
     FORGET,
     PART,
@@ -400,7 +399,7 @@ def _note_answers(
             claim_options, answers, rest = batch.claim_options, request.reply, None
             if claim_options is not None:
                 answers = claim_options.learn(batch.command, call.positions, answers)
-            if session.config.layout == REDISBLOOM and UNANSWERED in answers:
+            if UNANSWERED in answers:
                 answers, rest = _answered(session, call, answers)
             batch.close(call, answers, rest)
             call.in_doubt = False
