@@ -1,4 +1,4 @@
-"""Measure what a shard costs: ``python bench/shard.py [--server redis valkey] [--way TEXT]``.
+"""Measure what a shard costs: ``python bench/shard.py [--server redis valkey bloom] [--way TEXT]``.
 
 It measures the figures of ``urifilter_redis/bloom/costs.py``, and so those of ``urifilter plan --nodes``.
 
@@ -7,7 +7,8 @@ rotations and checkpoints that of this process besides, because one waits for th
 disturbs them less than times by the clock. Each figure is the least of its rounds, with the median behind it.
 
 - Calls: microseconds of a call and of an item, from calls of one item and of as many as clients send at once, eight
-  calls a pipeline. A filter has some 300 MB of bitmaps, half of whose bits are set.
+  calls a pipeline. A filter has some 300 MB of bitmaps, half of whose bits are set. Those of layout redisbloom are
+  filled by inserts, which takes minutes, and are measured on the server ``bloom`` alone.
 - Rotation: ms to allocate and turn a full shard of a ring; ms a MiB to rotate a rolling filter, and ms a MiB more for
   each other closed slice of its window, from all rotations of a window of 30 slices that fills up.
 - Checkpoint: ms a MiB of bitmaps, half of whose bits are set, into a folder.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -27,7 +29,7 @@ from servers import server
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.retention import live_slices, size_first
-from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.bloom.sizing import REDISBLOOM, SLICE_LIMIT, slice_limit
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.config import Settings
@@ -61,6 +63,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "classic, ring of 4": {"layout": "classic", "retention": "ring", **TIMED},
     "classic, ring of 4, write all": {"layout": "classic", "retention": "ring", **TIMED, "write": "all"},
     "counting, forever": {"layout": "counting"},
+    "redisbloom, forever": {"layout": REDISBLOOM},
+    "redisbloom, ring of 4": {"layout": REDISBLOOM, "retention": "ring", **TIMED},
 }
 
 
@@ -93,6 +97,12 @@ def fill(client: redis.Redis, news: UriFilter) -> None:
             if news.config.layout == "counting":
                 bits = bits.translate(bytes(byte & 0x11 for byte in range(256)))
             client.setrange(keys.shard(shard).slice(each.name), 0, bits)
+
+
+def insert(news: UriFilter, count: int) -> None:
+    """Insert so many random items."""
+    for _ in range(count // 100_000):
+        news.insert_many(random.randbytes(8) for _ in range(100_000))
 
 
 def digests(count: int, shard: int) -> bytes:
@@ -129,12 +139,16 @@ def least(values: list[float]) -> str:
 
 def measure_calls(client: redis.Redis, settings: dict[str, Any]) -> str:
     """Return the cells of a row: us a call, and an item that is new, and one that was seen."""
-    live = live_slices(Settings(capacity=1000, **settings))
-    with made(client, SLICE_LIMIT, max(1, BITMAPS // (live * SLICE_LIMIT)), **settings) as news:
-        for _ in range(live - 1):
-            news.rotate()
+    live, limit = live_slices(Settings(capacity=1000, **settings)), slice_limit(settings.get("layout", "blocked"))
+    with made(client, limit, max(1, BITMAPS // (live * limit)), **settings) as news:
+        for turn in range(live):
+            if turn:
+                news.rotate()
+            if news.config.layout == REDISBLOOM:
+                insert(news, news.config.capacity // live)
         news.insert("load the script")
-        fill(client, news)
+        if news.config.layout != REDISBLOOM:
+            fill(client, news)
         most = calls.items_a_call(news.config, live)
         alone, many = ([*zip(*pipelines(client, news, items), strict=True)] for items in (1, most))
         items = [[1e6 * (b - min(a)) / (most - 1) for b in many[n]] for n, a in enumerate(alone)]
@@ -197,16 +211,17 @@ def measure_shards(client: redis.Redis, name: str) -> None:
 def main() -> None:
     """Print all figures of each server."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", nargs="+", choices=["redis", "valkey"], default=["redis", "valkey"])
+    parser.add_argument("--server", nargs="+", choices=["redis", "valkey", "bloom"], default=["redis", "valkey"])
     parser.add_argument("--way", help="measure only the calls of the ways that begin so")
     options = parser.parse_args()
     for name in options.server:
         with server(name) as client:
-            if options.way is None:
+            if options.way is None and name != "bloom":
                 measure_shards(client, name)
             print(f"{name:8} {'way':32} items  us a call        us an item, new   us an item, seen")
             for label, settings in WAYS.items():
-                if label.startswith(options.way or ""):
+                of_module = settings.get("layout") == REDISBLOOM
+                if label.startswith(options.way or "") and of_module == (name == "bloom"):
                     print(f"{name:8} {label:32} {measure_calls(client, settings)}", flush=True)
 
 

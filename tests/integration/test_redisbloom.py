@@ -352,3 +352,12 @@ def test_in_a_cluster(make_cluster):
         assert news.insert_many(range(500)) == [True] * 500
         assert news.insert_many(range(510)) == [*[False] * 500, *[True] * 10]
         assert news.info().inserted == 510
+
+
+def test_calls_are_short(bloom):
+    """A call has at most 250 items: the first ones of a slice wait for its memory, page by page."""
+    with made(bloom, capacity=10_000) as news, bloom.client() as admin:
+        news.insert("loads the script")
+        admin.config_resetstat()
+        assert sum(news.insert_many(range(1000))) == 1000
+        assert admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 4

@@ -33,6 +33,14 @@ FILTERS = {
 REFUSED = "this user may not run .*HSET.*, which insert calls, and nothing was changed: mend its ACL"
 TRIED = sorted(set(re.findall(r"{ '([A-Z_]+)'", scripts.load("probe").source)))
 
+#: Filters of layout redisbloom, which call the commands of the server's module as well.
+OF_MODULE = {
+    "redisbloom": {"layout": "redisbloom"},
+    "redisbloom, growing": {"layout": "redisbloom"} | FILTERS["growing"],
+    "redisbloom, ring": {"layout": "redisbloom"} | FILTERS["ring"],
+}
+MODULE_TRIED = sorted(scripts.load("probe", "redisbloom").commands)
+
 
 class Users:
     """A user "crawler" of a server, who loses and regains rights while connected."""
@@ -55,22 +63,45 @@ class Users:
         self.grant()
 
 
-@pytest.fixture
-def users(server):
+@contextlib.contextmanager
+def users_of(server):
     made = Users(server)
     yield made
     made.admin.acl_deluser("crawler")
     made.admin.close()
 
 
+@pytest.fixture
+def users(server):
+    with users_of(server) as made:
+        yield made
+
+
+@pytest.fixture
+def users_of_module(bloom):
+    with users_of(bloom) as made:
+        yield made
+
+
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("how", ["retry", "plainly"])
 def test_no_item_is_lost_for_a_missing_right(users, name, how):
     """Whichever command is forbidden: what was refused is new when it is asked about again, once."""
-    settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
-    with UriFilter.create(name, redis=users.url, **settings) as news:
+    insert_without(users, TRIED, FILTERS[name], how)
+
+
+@pytest.mark.parametrize("name", OF_MODULE)
+@pytest.mark.parametrize("how", ["retry", "plainly"])
+def test_no_item_is_lost_for_a_missing_right_about_the_module(users_of_module, name, how):
+    """Likewise the commands of the server's module."""
+    insert_without(users_of_module, MODULE_TRIED + TRIED, OF_MODULE[name], how)
+
+
+def insert_without(users, commands, settings, how):
+    settings = {"capacity": 10_000, "error_rate": 1e-9} | settings
+    with UriFilter.create("news", redis=users.url, **settings) as news:
         numbers = itertools.count()
-        for command in TRIED:
+        for command in commands:
             items = [str(next(numbers)) for _ in range(30)]
             news.insert_many(items[:10])
             news.forget(items[:10])
@@ -123,18 +154,29 @@ def test_forget_and_remove_are_whole_or_not_at_all(users, name):
 @pytest.mark.parametrize("name", ["ring", "rolling", "growing"])
 def test_no_slice_is_lost_for_a_missing_right(users, name):
     """Whichever command is forbidden in the middle of a turn: nothing of the filter is lost, and it turns later."""
-    settings = {"capacity": 10_000, "error_rate": 1e-9} | FILTERS[name]
-    with UriFilter.create(name, redis=users.url, **settings) as news:
-        for number, command in enumerate(TRIED):
+    turn_without(users, TRIED, FILTERS[name])
+
+
+@pytest.mark.parametrize("name", ["redisbloom, growing", "redisbloom, ring"])
+def test_no_slice_is_lost_for_a_missing_right_about_the_module(users_of_module, name):
+    """Likewise the commands of the server's module."""
+    turn_without(users_of_module, MODULE_TRIED + TRIED, OF_MODULE[name])
+
+
+def turn_without(users, commands, settings):
+    settings = {"capacity": 10_000, "error_rate": 1e-9} | settings
+    growing = settings["retention"] == "growing"
+    with UriFilter.create("news", redis=users.url, **settings) as news:
+        for number, command in enumerate(commands):
             items = [f"{number}/{i}" for i in range(20)]
             assert news.insert_ages(items) == [0] * 20
             with users.without(command), contextlib.suppress(UriFilterError):
-                if name == "growing":
+                if growing:
                     news.insert_many(range(1000 * number, 1000 * number + 300))
                 else:
                     news.rotate()
             assert news.ages(items) != [0] * 20, command
-            if name != "growing":
+            if not growing:
                 epoch = news.epoch()
                 news.rotate_due()
                 assert news.info().phase == "idle"
