@@ -41,7 +41,7 @@ QUOTED = (
 )
 
 #: What goes on beyond a million items.
-LARGE = ("blocked", "redisbloom", "BF.MADD", "SETBIT in Lua")
+LARGE = ("blocked", "redisbloom", "BF.MADD")
 MOST_OF_OTHERS = 1_000_000
 
 #: This library's layouts that are asked about all items, and about most others.

@@ -74,7 +74,7 @@ def test_script():
     found, text = measured("script")
     assert {cell["server_name"] for cell in found["cells"]} | {*found["left_out"]} == {"redis", "valkey"}
     assert {cell["peer"] for cell in found["cells"]} == {"SETBIT in Lua", "blocked", "classic"}
-    assert f"### new, {found['versions']['redis']}\n" in text
+    assert "### new, redis\n" in text
     assert found["versions"]["redis"] in found["versions"]["server"]
 
 
