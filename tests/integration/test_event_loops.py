@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import pytest
 import redis.asyncio
 from support import mongo
 from support.forked import in_child
 
-from urifilter_redis import AsyncUriFilter, FilterAPIError, UriFilter, UriFilterError
+from urifilter_redis import AsyncUriFilter, FilterAPIError, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.sdk import AsyncFilterAPIClient
 
 pytestmark = [
@@ -163,3 +164,19 @@ def test_the_sdk(service, any_server):
         await api.close()
 
     asyncio.run(parent())
+
+
+def test_a_stop_while_it_closes(server):
+    """A process that is stopped in the middle of closing a client goes on without an error."""
+
+    async def crawler():
+        timeouts = Timeouts(connect=0.2, total=60)
+        news = await AsyncUriFilter.create("news", redis=server.url, capacity=1000, timeouts=timeouts)
+        assert await news.insert("a")
+        closing = asyncio.create_task(news.close())
+        while not closing.done():
+            await asyncio.sleep(0)
+            time.sleep(0.25)  # noqa: ASYNC251 - longer than a connection may take to close
+        await closing
+
+    asyncio.run(crawler())

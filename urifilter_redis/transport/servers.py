@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -298,4 +299,6 @@ class AsyncServer:
 
 
 async def _close(pool: Pool) -> None:
-    await pool.redis_pool.disconnect()
+    # Late: a process that was stopped has missed the end of a connection, which is closed all the same.
+    with contextlib.suppress(Late):
+        await pool.redis_pool.disconnect()
