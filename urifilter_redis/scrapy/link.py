@@ -193,7 +193,7 @@ class Link:
         self._last = True
 
     async def drop(self) -> None:
-        """Remove the filter; the next call makes it anew."""
+        """Remove the filter, and make it anew."""
         await self._call(self._drop, 0)
 
     async def close(self) -> None:
@@ -226,9 +226,12 @@ class Link:
         return await AsyncUriFilter.create(options.name, **where, **options.to_make)
 
     async def _drop(self, _: UriFilterError | None) -> list[bool]:
-        news, self._filter = await self._opened(), None
-        await news.drop()
-        await news.close()
+        news = await self._opened()
+        async with self._opening:  # what is opened meanwhile could be the old filter
+            self._filter = None
+            await news.drop()
+            await news.close()
+        await self._opened()
         return []
 
     async def _rotate(self, news: AsyncUriFilter) -> None:

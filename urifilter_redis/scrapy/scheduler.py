@@ -212,6 +212,7 @@ class UriFilterScheduler(BaseScheduler):
     async def _clear(self) -> None:
         if self._clears:
             self._clears = False
+            await self._crawl.outcomes.settle()
             await self._crawl.link.drop()
 
     async def _end_memory(self) -> tuple[bool, int]:
