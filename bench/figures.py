@@ -36,6 +36,7 @@ SHOWN = (
 )
 BESIDE = (
     ("urifilter-redis", "blocked"),
+    ("layout redisbloom", "redisbloom"),
     ("Redis set: SADD", "SADD"),
     ("script of SETBITs", "SETBIT in Lua"),
     ("module RedisBloom", "BF.MADD"),
