@@ -83,7 +83,7 @@ class StreamedFilter(UriFilter):
     def begin(self, batch: Batch) -> StartedFlow[Batch]:
         """Send the first calls of a batch, and do not wait for their answers."""
         self._check_open()
-        return StartedFlow(flows.resolve(self._session, batch), self._connector, self._session.check)
+        return StartedFlow(flows.resolve(self._session, batch), self._connector, self._session.check_of_steps)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -32,7 +33,7 @@ from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.storage.backends import open_backend
-from urifilter_redis.worker import Served
+from urifilter_redis.worker import Served, Worker
 
 NEWS = ("create", "news", "--capacity", "100k", "--error-rate", "1e-8", "--seed", "1")
 SETTINGS = {"capacity": 100_000, "error_rate": 1e-8, "seed": 1}
@@ -662,6 +663,38 @@ def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
     sound(folder)
     assert json.loads(cli.run("worker", "--once", "--json")[0])[0]["busy"] is False
     assert leftovers(folder) == 0
+
+
+@pytest.mark.slow
+def test_worker_is_stopped_before_each_step(there, folder):
+    """Whenever it is asked to stop, it leaves a sound archive, the filter let go, and no blob that nobody needs."""
+    make()
+    write_back()
+    backend = open_backend(folder)
+    for number in itertools.count(1):
+        add(100 * number, 100 * number + 10)
+        checks = itertools.count(1)
+
+        def check(checks=checks, number=number) -> None:
+            if next(checks) == number:
+                raise Stopped
+
+        worker = Worker(there.url, "urifilter", folder, backend, 1.0, check=check)
+        try:
+            worker.once(force=True)
+        except Stopped:
+            assert leftovers(folder) == 0
+            sound(folder)
+            with there.client() as admin:
+                assert admin.hget("urifilter:{news:0}:meta", "worker") is None
+        else:
+            break
+    drive(backend.close())
+    assert number > 20
+
+
+class Stopped(Exception):
+    """A worker was asked to stop."""
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import View, opened_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.near_cache import NearCache
@@ -66,7 +67,8 @@ class Session:
         insists: whether the caller named the archive, and not the environment.
         where: the beginning of error messages: it names the filter and the server, or the server alone.
         discreet: whether errors leave out the archive's address, as their readers need not know it.
-        check: called before each step of the blocking client; an exception from it ends the flow. None: nothing is.
+        check: called before each step of the blocking client, but for those within ``unchecked``; an exception from
+            it ends the flow. None: nothing is called.
         report: called with (done, total) during long work.
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
@@ -94,6 +96,7 @@ class Session:
     confirms: bool = False
     patience: float = TOTAL_OF_SEVERAL
     near: NearCache | None = None
+    _unchecked: bool = False
     _config: Config | None = None
     _turned_by_inserts: bool = False
     _digester: Callable[[Sequence[object]], list[bytes]] | None = None
@@ -127,6 +130,24 @@ class Session:
         """Seconds after which nothing is sent again."""
         given = self.timeouts.total
         return given if given is not None else self.patience if self.routes.follows else TOTAL
+
+    @property
+    def check_of_steps(self) -> Callable[[], object] | None:
+        """What a driver calls before each step; None: nothing."""
+        return None if self.check is None else self._check_step
+
+    def _check_step(self) -> None:
+        if self.check is not None and not self._unchecked:
+            self.check()
+
+    @contextmanager
+    def unchecked(self) -> Iterator[None]:
+        """Leave out ``check`` between steps that belong together, and that are few and short."""
+        self._unchecked = True
+        try:
+            yield
+        finally:
+            self._unchecked = False
 
     def not_found(self, text: str) -> FilterNotFound:
         """Return the error for a filter that is gone; its message names the archive that may have it."""

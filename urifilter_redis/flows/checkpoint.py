@@ -165,12 +165,13 @@ class _Attempt:
         meta["opened"] = str(ShardState.from_meta(meta, session.where).opened_by(begun))
         made = yield from self._write(meta, begun, None if full else last)
         yield from self._check_still(ShardState.from_meta(meta, session.where))
-        yield from self._publish(found, made)
-        place = to_replace(found)
-        if place.checkpoint:
-            kept = made.blobs | (last.blobs if last else set())
-            yield from self._backend.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
-        yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
+        with session.unchecked():  # a stop between these steps would leave blobs that nobody needs
+            yield from self._publish(found, made)
+            place = to_replace(found)
+            if place.checkpoint:
+                kept = made.blobs | (last.blobs if last else set())
+                yield from self._backend.delete(session.keys.name, sorted(place.checkpoint.blobs - kept - {""}))
+            yield from ask(session, calls.checkpoint("finish", uid, self._keys, made.number, begun))
         return made, made.number
 
     def _publish(self, found: Sequence[Place], made: Checkpoint) -> Flow[None]:
