@@ -8,6 +8,7 @@ import secrets
 import struct
 import sys
 from array import array
+from functools import cache
 from typing import TYPE_CHECKING
 
 import mmh3
@@ -124,12 +125,21 @@ def shard_of(digest: bytes, shards: int) -> int:
     return (int.from_bytes(digest[14:], "little") >> 4) % shards
 
 
-def shards_of(digests: Iterable[bytes], shards: int) -> list[int]:
+def shards_of(digests: Iterable[bytes], shards: int) -> Sequence[int]:
     """Return the shard of each digest."""
-    halves = array("H", b"".join(digests))
+    packed = b"".join(digests)
+    if 16 % shards == 0:  # the shard is in four bits of one byte
+        return packed[SIZE - 2 :: SIZE].translate(_shards_of_bytes(shards))
+    halves = array("H", packed)
     if sys.byteorder == "big":
         halves.byteswap()
     return [(half >> 4) % shards for half in halves[7::8]]
+
+
+@cache
+def _shards_of_bytes(shards: int) -> bytes:
+    """Return the shard for each value of the lower of the two bytes that decide; ``shards`` divides 16."""
+    return bytes((low >> 4) % shards for low in range(256))
 
 
 #: One 32-bit word of a digest gives six positions of five bits each.

@@ -430,7 +430,7 @@ class Uncut:
         if isinstance(positions, range):
             some = self.digests[positions.start : positions.stop]
         else:
-            some = [self.digests[position] for position in positions]
+            some = list(map(self.digests.__getitem__, positions))
         return OpenCall(shard, positions, b"".join(some), digests=some if self.keep else None)
 
 
