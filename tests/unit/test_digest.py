@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, words
+from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, shards_of, words
 from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
@@ -81,3 +81,9 @@ def test_no_such_hash():
 def test_shard_is_the_top_of_the_last_word(digest, shards):
     """The top 12 bits of d3, modulo the shards."""
     assert shard_of(digest, shards) == (words(digest)[3] >> 20) % shards
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16)), st.integers(1, 4096) | st.sampled_from([2, 4, 8, 16]))
+def test_shards_of_many(digests, shards):
+    """As of each alone."""
+    assert list(shards_of(digests, shards)) == [shard_of(digest, shards) for digest in digests]
