@@ -105,7 +105,8 @@ class BlockingBaseClient(BaseClient):
 
     def _drive(self, flow: Flow[T]) -> T:
         flow = flow if self._unopened is None else self._opened_first(flow)
-        return drive(flow, self._connector, self._session.check_of_steps)
+        session = self._session
+        return drive(flow, self._connector, session.check and session.check_step)
 
     def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,

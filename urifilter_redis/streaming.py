@@ -83,7 +83,9 @@ class StreamedFilter(UriFilter):
     def begin(self, batch: Batch) -> StartedFlow[Batch]:
         """Send the first calls of a batch, and do not wait for their answers."""
         self._check_open()
-        return StartedFlow(flows.resolve(self._session, batch), self._connector, self._session.check_of_steps)
+        session = self._session
+        check = session.check and session.check_step
+        return StartedFlow(flows.resolve(session, batch), self._connector, check)
 
 
 @dataclass(slots=True)

@@ -131,12 +131,8 @@ class Session:
         given = self.timeouts.total
         return given if given is not None else self.patience if self.routes.follows else TOTAL
 
-    @property
-    def check_of_steps(self) -> Callable[[], object] | None:
-        """What a driver calls before each step; None: nothing."""
-        return None if self.check is None else self._check_step
-
-    def _check_step(self) -> None:
+    def check_step(self) -> None:
+        """Call ``check``, if there is one, but not within ``unchecked``."""
         if self.check is not None and not self._unchecked:
             self.check()
 
