@@ -89,7 +89,7 @@ def test_every_endpoint_has_an_example(monkeypatch):
     """Each endpoint is asked in a snippet, which is run."""
     tables = module("_ext/tables", monkeypatch)
     page = (REFERENCE / "http.md").read_text()
-    endpoints = re.findall(r"^\| `(\w+) (\S+)` \|", tables.TABLES["endpoints"](), re.MULTILINE)
+    endpoints = re.findall(r"^\| `(\w+)` `(\S+)` \|", tables.TABLES["endpoints"](), re.MULTILINE)
     assert len(endpoints) >= 10
     for _, path in endpoints:
         asked = rf"^\$ curl -s http://localhost:8000{re.escape(path).replace(re.escape('{filter}'), 'news')}\s"
