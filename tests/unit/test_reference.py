@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from urifilter_redis.cli import main
 
 import urifilter_redis
 from urifilter_redis import errors, sdk
@@ -56,6 +57,14 @@ def test_every_public_name_is_documented():
     wanted |= {f"urifilter_redis.scrapy.{name}" for name in for_scrapy.__all__}
     wanted |= {f"urifilter_redis.service.settings.{name}" for name in settings.__all__}
     assert set(directives) == wanted | in_errors
+
+
+def test_every_command_is_documented():
+    """Each command of the command line stands on one of its two pages."""
+    page = "".join((REFERENCE / name).read_text() for name in ("cli.md", "cli-programs.md"))
+    listed = re.findall(r"^   :commands: (.+)$", page, re.MULTILINE)[0].split(",")
+    listed += re.findall(r"^   :prog: urifilter (\S+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
 
 
 def test_every_table_stands_on_a_page():
