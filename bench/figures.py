@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.plots import Axis, Bar, Series, bars, lines, panels
+from bench.plots import Axis, Bar, Series, bars, lines, number, panels
 from bench.tables import UNSURE, quoted
 
 Row = Mapping[str, Any]
@@ -196,6 +196,6 @@ def _filling(found: Row) -> dict[str, Draw]:
         for row in found["filters"]
         if row["size"] == largest
     ]
-    title = f"Filling a filter for {largest:,} items, two processes"
-    axes = Axis("items put in", ""), Axis("items a second", "items/s", log=True)
+    title = f"Filling a filter for {number(largest)} items"
+    axes = Axis("items put in", ""), Axis("items a second of two processes", "", log=True)
     return {"sizes-filling": partial(lines, title, *axes, series)} if series else {}

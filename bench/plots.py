@@ -16,6 +16,7 @@ from bench.tables import UNSURE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
 #: Whether charts can be drawn.
@@ -99,6 +100,8 @@ def lines(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     for axis, of, name in ((axes.xaxis, x, "x"), (axes.yaxis, y, "y")):
         axes.set(**{f"{name}scale": "log" if of.log else "linear", f"{name}label": of.label})
         axis.set_major_formatter(lambda value, _: number(value))
+        if of.log:
+            _label_minor_ticks(axis)
     if not y.log:
         axes.set_ylim(bottom=0)
     axes.grid(alpha=0.4)
@@ -122,6 +125,17 @@ def panels(titles: Sequence[str], values: Sequence[Sequence[Bar]]) -> str:
         axes.tick_params(left=False, labelleft=axes is charts[0])
         _draw(axes, some)
     return _svg(figure)
+
+
+def _label_minor_ticks(axis: XAxis | YAxis) -> None:
+    """Write numbers where matplotlib would write powers of ten: at some minor ticks of an axis of few decades."""
+    from matplotlib.ticker import LogFormatter
+
+    class Numbers(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return number(x) if super().__call__(x, pos) else ""
+
+    axis.set_minor_formatter(Numbers())
 
 
 def _draw(axes: Axes, values: Sequence[Bar]) -> None:

@@ -36,7 +36,7 @@ class FromCode(SphinxDirective):
         """Return the parsed table."""
         parsed = self.parse_text_to_nodes(TABLES[self.arguments[0]](), allow_section_headings=True)
         for table in (table for node in parsed for table in node.findall(nodes.table)):
-            table["classes"].append("from-code")
+            table["classes"] += ["from-code", self.arguments[0]]
         return parsed
 
 

@@ -107,8 +107,8 @@ def endpoints() -> str:
             names = [*body.get("properties", {}), *(["[settings](#actions)"] if "oneOf" in body else [])]
             names += [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
             fields = ", ".join(name if name.startswith("[") else f"`{name}`" for name in names)
-            link = f"[`{answer}`](#{answer.lower()})" if answer else "text"
-            rows.append((f"`{method.upper()} {path}`", operation["summary"], fields, link))
+            link = f"[`{answer}`](http-answers.md#{answer.lower()})" if answer else "text"
+            rows.append((f"`{method.upper()}` `{path}`", operation["summary"], fields, link))
     return _table(("request", "does", "fields of the body or query", "answer"), rows)
 
 
@@ -140,7 +140,7 @@ def answers() -> str:
             (f"`{field}`", _kind(each), _capital(each.get("description") or told.get(field, "")))
             for field, each in schema["properties"].items()
         )
-        parts.append(f"### {name}\n\n{text}\n\n{_table(('field', 'type', 'meaning'), rows)}")
+        parts.append(f"## {name}\n\n{text}\n\n{_table(('field', 'type', 'meaning'), rows)}")
     return "\n".join(parts)
 
 

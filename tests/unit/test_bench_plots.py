@@ -34,6 +34,16 @@ def test_lines():
 
 
 @pytest.mark.slow
+def test_a_logarithmic_axis_of_less_than_a_decade():
+    """Its ticks are numbers, and no formulas."""
+    pytest.importorskip("matplotlib")
+    series = [Series("blocked", [(0, 250_000), (50_000_000, 180_000), (1e8, 900_000)])]
+    texts = texts_of(lines("Filling", Axis("items", ""), Axis("items a second", "", log=True), series))
+    assert {"200,000", "300,000", "600,000"} <= {*texts}
+    assert not [text for text in texts if "$" in text]
+
+
+@pytest.mark.slow
 def test_bars():
     """Bars have their names and figures, the longest on top; a mark says which is not sure."""
     pytest.importorskip("matplotlib")

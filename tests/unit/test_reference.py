@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from urifilter_redis.cli import main
 
 import urifilter_redis
 from urifilter_redis import errors, sdk
@@ -58,6 +59,14 @@ def test_every_public_name_is_documented():
     assert set(directives) == wanted | in_errors
 
 
+def test_every_command_is_documented():
+    """Each command of the command line stands on one of its two pages."""
+    page = "".join((REFERENCE / name).read_text() for name in ("cli.md", "cli-programs.md"))
+    listed = re.findall(r"^   :commands: (.+)$", page, re.MULTILINE)[0].split(",")
+    listed += re.findall(r"^   :prog: urifilter (\S+)$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
+
+
 def test_every_table_stands_on_a_page():
     """Each table is made once, and stands on one page."""
     found = [
@@ -89,7 +98,7 @@ def test_every_endpoint_has_an_example(monkeypatch):
     """Each endpoint is asked in a snippet, which is run."""
     tables = module("_ext/tables", monkeypatch)
     page = (REFERENCE / "http.md").read_text()
-    endpoints = re.findall(r"^\| `(\w+) (\S+)` \|", tables.TABLES["endpoints"](), re.MULTILINE)
+    endpoints = re.findall(r"^\| `(\w+)` `(\S+)` \|", tables.TABLES["endpoints"](), re.MULTILINE)
     assert len(endpoints) >= 10
     for _, path in endpoints:
         asked = rf"^\$ curl -s http://localhost:8000{re.escape(path).replace(re.escape('{filter}'), 'news')}\s"
