@@ -103,7 +103,12 @@ if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a functio
 -- @include "_$layout.lua" has
 -- @end if
 -- @if redisbloom
-local adds_untested = one_slice and not changed_nothing -- BF.MADD tells which it has, and mostly all are new or none
+-- Items may be added that are not tested, because BF.MADD tells which it has, and mostly all are new or none. A growing
+-- filter that may have too little room for all of them must know before.
+local adds_untested = one_slice and not changed_nothing
+if adds_untested and policy == 'growing/-/-' then
+  adds_untested = call('HGET', KEYS[1], 'limit') - inserted >= count
+end
 -- @end if
 -- @include "_age.lua" age
 
