@@ -53,7 +53,7 @@ end
 if #adding > 0 then
   -- First a write that a server at maxmemory refuses, because the module does not look at that.
   call('HSET', KEYS[1], 'inserted', inserted)
-  refused = try_module('BF.MADD', KEYS[#KEYS])
+  refused = try_module('BF.MADD')
   if refused then return refused end
   if any_forgotten then call('ZREM', KEYS[3], '') end
 -- @if claims
@@ -114,7 +114,7 @@ end
 wrote = true
 
 -- @section try
-refused = try_module('BF.MADD', key)
+refused = try_module('BF.MADD')
 if refused then return refused end
 
 -- @section write

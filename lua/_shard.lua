@@ -42,21 +42,29 @@ end
 -- @if redisbloom
 
 -- Returns whether a key is a filter of the module that was reserved for so many items, perhaps with more beside it that
--- the module has made since. MEXISTS would answer 0 for a missing key, or one of another type.
+-- the module has made since: each for twice as many as the one before, so all are for 1, 3, 7 ... times as many.
+-- MEXISTS would answer 0 for a missing key, or one of another type.
 local function is_reserved(key, items)
   local found = redis.pcall('BF.INFO', key, 'CAPACITY')
   local absent = found.err and (string.find(found.err, 'not found', 1, true) or string.find(found.err, '^WRONGTYPE'))
   if found.err and not absent then
     redis.call('BF.INFO', key, 'CAPACITY') -- stops with what the server refuses
   end
-  return not found.err and found[1] % items == 0
+  local times = found.err and 0 or found[1] / items
+  while times > 1 do
+    times = (times - 1) / 2
+  end
+  return times == 1
 end
 
--- Tries a command of the module without effect: without arguments it is refused, but first for a right or the memory.
+-- Tries a command of the module without effect: BF.MADD on meta, which is no filter, and BF.RESERVE with an error rate
+-- of 2. Both are refused, but first for a right or the memory. (With too few arguments they would be refused before.)
 -- Returns a refusal, or nil.
-local function try_module(command, key)
-  local refused = redis.pcall(command, key)
-  if not string.find(refused.err, 'wrong number of arguments', 1, true) then return refused end
+local function try_module(command)
+  local arguments = command == 'BF.MADD' and { '' } or { 2, 1 }
+  local text = redis.pcall(command, KEYS[1], unpack(arguments)).err
+  local allowed = string.find(text, 'WRONGTYPE', 1, true) or string.find(text, 'error rate', 1, true)
+  return not allowed and redis.error_reply(text) or nil
 end
 
 local function refusal_of(failure)

@@ -71,7 +71,7 @@ elseif step == 'make' and items and #ARGV >= 5 and #ARGV % 2 == 1 then
     redis.call('SETRANGE', today_key, 0, '') -- without effect: a refusal (rights, memory) must come before any write
 -- @end if
 -- @if redisbloom
-    refusal = try_module('BF.RESERVE', today_key)
+    refusal = try_module('BF.RESERVE')
     if refusal then return refusal end
 -- @end if
     redis.call('UNLINK', unpack(KEYS, 2, 8))

