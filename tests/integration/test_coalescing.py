@@ -12,6 +12,7 @@ import pytest
 from support.forked import in_child
 from support.gate import Gate, settle
 from support.proxy import Fault, Proxy, at_random, first
+from support.room import leave_room, make_room
 from support.servers import wait_until
 
 from urifilter_redis import (
@@ -343,8 +344,7 @@ def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
 
     async def test(news, gate):
         with bloom.client() as admin:
-            keys = news._session.keys.shard(0)
-            fill(admin, keys.slice("today"), 197)
+            leave_room(admin, news, 3)
             errors = await all_lost(gate, *await behind(news, gate, *"abcd"))
             assert {type(each) for each in errors} == {AnswerLost}
             gate.open()
@@ -353,18 +353,13 @@ def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
             assert all("MODULE" in str(each) and "scaling filter is full" in str(each) for each in told[2:])
             assert await news.contains_many([*"abcd"]) == [True, True, False, False]
             assert all("MODULE" in str(each) for each in await again(news, told[2:]))
-            fill(admin, keys.slice("today"), 190)
+            make_room(admin, news)
             assert await again(news, told[2:]) == [True, True]
             assert await again(news, errors) == [True] * 4
 
     def again(news, errors):
         asked = (news.insert(*each.items, retry=each) for each in errors)
         return asyncio.gather(*asked, return_exceptions=True)
-
-    def fill(admin, today, count):
-        admin.unlink(today)
-        admin.execute_command("BF.RESERVE", today, 1e-9, 200, "NONSCALING")
-        admin.execute_command("BF.MADD", today, *range(count))
 
     gated(bloom, monkeypatch, test, timeouts=QUICK)
 

@@ -10,6 +10,7 @@ import pytest
 from support import servers
 from support.cli import run
 from support.oracle import Oracle
+from support.room import leave_room, make_room
 from support.service import Service, ask
 
 from urifilter_redis import ServerUnavailable, SliceLost, UriFilter, UriFilterError, drop_filter
@@ -169,17 +170,10 @@ def test_slice_that_is_lost(bloom):
                 news.info()
 
 
-def reserve(admin, news, items, *options):
-    """Put an empty filter of the module in the place of today."""
-    today = news._session.keys.shard(0).slice("today")
-    admin.unlink(today)
-    admin.execute_command("BF.RESERVE", today, 1e-6, items, *options)
-
-
 def test_failure_in_the_middle_of_a_call(bloom):
     """The items that were answered keep their answers; the others are asked about again, and the error has both."""
     with made(bloom, error_rate=1e-6) as news, bloom.client() as admin:
-        reserve(admin, news, 1000, "NONSCALING")
+        leave_room(admin, news, 1000)
         assert sum(news.insert_many(range(900))) == 900
         with pytest.raises(UriFilterError, match="MODULE .*non scaling filter is full") as failed:
             news.insert_many([*range(890, 1005)])
@@ -188,14 +182,14 @@ def test_failure_in_the_middle_of_a_call(bloom):
         with pytest.raises(UriFilterError, match="MODULE"):
             news.insert_many([*range(890, 1005)], retry=failed.value)
         assert news.contains_many(range(1005)) == [*[True] * 1000, *[False] * 5]
-        reserve(admin, news, 1000)  # now there is room
+        make_room(admin, news)  # now there is room
         assert news.insert_many([*range(890, 1005)], retry=failed.value) == [*answers[:110], *[True] * 5]
 
 
 def test_failure_in_the_middle_of_many_calls(bloom):
     """Of a list that goes out in several pipelines those items are new that found room, and each is told."""
     with made(bloom, capacity=5200, error_rate=1e-6) as news, bloom.client() as admin:
-        reserve(admin, news, 5200, "NONSCALING")
+        leave_room(admin, news, 5200)
         with pytest.raises(UriFilterError, match="MODULE") as failed:
             news.insert_many(range(9000))
         assert failed.value.answers.count(True) == 5200
@@ -208,14 +202,14 @@ def test_failure_in_the_middle_of_a_commit(bloom):
     with made(bloom, error_rate=1e-6) as news, bloom.client() as admin, news.claims() as mine:
         pages = list(range(2000, 2008))
         assert mine.claim_many(pages) == [True] * 8
-        reserve(admin, news, 1000, "NONSCALING")
+        leave_room(admin, news, 1000)
         assert sum(news.insert_many(range(995))) == 995
         with pytest.raises(UriFilterError, match="MODULE") as failed:
             mine.commit(pages)
         assert failed.value.answers == [*[True] * 5, *[None] * 3]
         assert sorted(each.item for each in mine.held) == pages[5:]
         assert news.insert_many(pages) == [False] * 8
-        reserve(admin, news, 1000)
+        make_room(admin, news)
         assert mine.commit(pages, retry=failed.value) == [True] * 8
         assert list(mine.held) == []
 
@@ -223,12 +217,12 @@ def test_failure_in_the_middle_of_a_commit(bloom):
 def test_failure_in_the_middle_of_a_named_call(bloom):
     """Whoever repeats the request under its key gets the answers of both halves, also once they are recorded."""
     with made(bloom, error_rate=1e-6) as news, made(bloom, error_rate=1e-6) as other, bloom.client() as admin:
-        reserve(admin, news, 1000, "NONSCALING")
+        leave_room(admin, news, 1000)
         assert sum(news.insert_many(range(900))) == 900
         items = list(range(890, 1005))
         with pytest.raises(UriFilterError, match="MODULE"):
             news.insert_many(items, call_key="a request")
-        reserve(admin, news, 1000)
+        make_room(admin, news)
         for each in (other, news, other):
             assert each.insert_many(items, call_key="a request") == [*[False] * 10, *[True] * 105]
         assert not any(news.insert_many(range(1000, 1005)))
@@ -236,7 +230,7 @@ def test_failure_in_the_middle_of_a_named_call(bloom):
 
 def test_small_filter_is_known_from_another_programs(bloom):
     """The module makes a filter for 100 items where a key is missing; so none of ours is for so few."""
-    with made(bloom, capacity=100) as news, bloom.client() as admin:
+    with made(bloom, capacity=100, error_rate=0.01) as news, bloom.client() as admin:
         assert admin.execute_command("BF.INFO", news._session.keys.shard(0).slice("today"), "CAPACITY") == [
             LEAST_RESERVED
         ]

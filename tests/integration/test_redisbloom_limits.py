@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from redis.exceptions import ResponseError
 from support.proxy import Proxy, at_random
+from support.room import leave_room
 
 from urifilter_redis import SliceLost, UriFilter, UriFilterError
 
@@ -91,8 +92,7 @@ def test_failures_behind_a_bad_network(bloom, seed):
                     told.update(item for item, answer in zip(batch, answers, strict=True) if answer)
 
     with made(bloom, error_rate=1e-9) as news, bloom.client() as admin:
-        admin.unlink(TODAY)
-        admin.execute_command("BF.RESERVE", TODAY, 1e-9, 1000, "NONSCALING")
+        leave_room(admin, news, 1000)
         with Proxy(bloom.port, at_random(seed, 0.1), late_after=25) as proxy:
             threads = [threading.Thread(target=crawl, args=(number, proxy.url)) for number in range(3)]
             for each in threads:

@@ -130,11 +130,20 @@ def test_size_of_a_module(items, rate, length, hashes):
 def test_error_rate_in_a_module():
     """It is asked for twice what it sizes for; and past its capacity it has a filter more, within what was asked."""
     assert sizing.module_rate(0, 1000, 1e-4) == 0
-    assert sizing.module_rate(1000, 1000, 1e-4) == pytest.approx(5e-5, rel=0.1)
+    assert sizing.module_rate(10**6, 10**6, 1e-4) == pytest.approx(5e-5, rel=0.1)
     assert sizing.module_rate(1001, 1000, 1e-4) == 1e-4
     assert sizing.module_fill(1000, 1000, 1e-4) == sizing.module_fill(3000, 1000, 1e-4) == pytest.approx(0.5, abs=0.02)
     assert size(10**8, 1e-4, REDISBLOOM).shards == 4
     assert size(1, 1e-4, REDISBLOOM).units > 100  # where a key is missing the module makes a filter for 100
+
+
+@pytest.mark.parametrize("capacity", [1, 100, 1000, 30_000, 10**6])
+@pytest.mark.parametrize("rate", [0.01, 1e-4, 1e-6, 1e-9])
+def test_small_filters_of_a_module(capacity, rate):
+    """Items whose bits coincide are counted, and there are bits enough for them."""
+    found = size(capacity, rate, REDISBLOOM)
+    assert found.error_rate_at_capacity <= 1.01 * rate
+    assert sizing.module_rate(capacity, capacity, rate) > found.error_rate_at_capacity or found.units == capacity
 
 
 def test_powers_of_two_above_64_shards():
