@@ -8,7 +8,7 @@ import random
 
 import pytest
 from support import servers
-from support.cli import run
+from support.cli import invoke, run
 from support.oracle import Oracle
 from support.room import leave_room, make_room
 from support.service import Service, ask
@@ -336,6 +336,18 @@ def test_over_http(bloom):
         told = ask(service, "POST", "/v1/filters/news/insert", {"items": ["a", "b", "a"]}).json()
         assert told["new"] == [True, True, False]
         assert b'"redisbloom"' in ask(service, "GET", "/v1/filters/news").body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacks", range(3))
+def test_in_a_cluster_of_which_a_master_lacks_the_module(make_cluster, lacks):
+    """Nothing is made, and nobody is told that the layout is to be had."""
+    cluster = make_cluster(kinds=["redis70" if number == lacks else servers.BLOOM for number in range(3)])
+    with pytest.raises(ServerUnavailable, match=r"redisbloom needs BF\..*layout blocked"):
+        made(cluster, shards=6)
+    assert UriFilter.create("news", redis=cluster.url, capacity=1000).drop() is None
+    assert "BF.*" not in run("create", "other", "--redis", cluster.url, "--capacity", "1k")[1]
+    assert b"BF.*" not in invoke("doctor", "--redis", cluster.url)[1]
 
 
 @pytest.mark.slow

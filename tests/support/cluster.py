@@ -78,10 +78,13 @@ class Node(Server):
 
 
 class Cluster:
-    """A cluster, whose masters share the slots evenly; a context manager. ``config`` goes to all command lines."""
+    """A cluster, whose masters share the slots evenly; a context manager. ``config`` goes to all command lines.
+
+    ``kinds`` are those of the nodes, if they differ.
+    """
 
     def __init__(
-        self, kind: str = "redis70", *, masters: int = 3, replicas: int = 0, environments=None, **config: str
+        self, kind: str = "redis70", *, masters: int = 3, replicas: int = 0, environments=None, kinds=None, **config
     ) -> None:
         settings = {"cluster-enabled": "yes", "cluster-node-timeout": "5000", "repl-diskless-sync-delay": "0"} | config
         self.nodes: list[Node] = []
@@ -89,7 +92,7 @@ class Cluster:
         try:
             for number in range(masters * (1 + replicas)):
                 environment = environments[number] if environments else None
-                self.nodes.append(Node(kind, environment=environment, **settings))
+                self.nodes.append(Node(kinds[number] if kinds else kind, environment=environment, **settings))
             self._join()
         except BaseException:
             self.stop()

@@ -22,6 +22,7 @@ __all__ = [
     "ask_masters",
     "ask_shard",
     "chunked",
+    "masters_without",
     "scan",
     "scanned",
     "server_run",
@@ -79,6 +80,12 @@ def server_run(session: Session, key: str | bytes) -> Flow[str]:
     """
     replies = yield from _unless_forbidden(ask(session, for_key(("INFO", "server"), key)))
     return "" if replies is None else to_fields(replies[0]).get("run_id", "")
+
+
+def masters_without(session: Session, command: str) -> Flow[list[str]]:
+    """Return the names of the masters that do not know a command; [] if this user may not run COMMAND."""
+    replies = yield from _unless_forbidden(ask_masters(session, ("COMMAND", "INFO", command)))
+    return [node for node, ((told,),) in (replies or {}).items() if told is None]
 
 
 def _unless_forbidden(flow: Flow[T]) -> Flow[T | None]:

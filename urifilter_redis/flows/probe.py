@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
-from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.queries import ask, masters_without
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.protocol.acl import MEND
@@ -106,6 +106,9 @@ def check_module(session: Session, layout: str) -> Flow[None]:
     if found.lacks:
         advice = "use Redis 8, or load RedisBloom (2.8 was tried), or take layout blocked, which needs no module"
         raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
+    if lacking := (yield from masters_without(session, "BF.MADD")):  # one of them has been probed
+        text = f"layout redisbloom needs BF.* on each master, and {', '.join(lacking)} does not know them"
+        raise ServerUnavailable(f"{session.where}: {text}: load RedisBloom there, or take layout blocked")
     if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
         raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
     session.forbidden = (*session.forbidden, *found.forbidden)
@@ -115,7 +118,9 @@ def has_module(session: Session) -> Flow[bool]:
     """Whether a filter of layout redisbloom can be made here, as far as this user may know."""
     try:
         found = yield from probe(session, REDISBLOOM)
-        return not (found.lacks or found.forbidden or (yield from _is_valkey(session)))
+        if found.lacks or found.forbidden or (yield from _is_valkey(session)):
+            return False
+        return not (yield from masters_without(session, "BF.MADD"))
     except ServerUnavailable:
         return False
 
