@@ -416,6 +416,7 @@ class FilterAPIError(UriFilterError):
         status: the HTTP status; None if there was no response.
         retry_after: seconds to wait before the next attempt; 0 if the service did not say.
         indices: the positions of the bad items, from 0, ascending; empty if the error is not about items.
+        content: the JSON object of the response; empty if there was none.
 
     Example:
         >>> try:
@@ -440,3 +441,4 @@ class FilterAPIError(UriFilterError):
         self.status = status
         self.retry_after = retry_after
         self.indices = list(indices)
+        self.content: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from support.servers import wait_until
 from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
+from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 
@@ -517,6 +518,11 @@ def test_half_of_it_was_inserted(any_server, service):
             api.unique("two", uris)
         assert lost.value.error_code == "answer_lost"
         assert 0 < two.inserted() < 20
+        told = lost.value.answers
+        assert [uri for uri, answer in zip(uris, told, strict=True) if answer] == [
+            uri for uri, number in zip(uris, shards_of(two._session.digester(uris), 2), strict=True) if number == 0
+        ]
+        assert told.count(None) == 20 - two.inserted()
         admin.restore(key, 0, kept)
         assert api.unique("two", uris, retry=lost.value) == uris
         assert api.unique("two", uris) == []

@@ -64,9 +64,9 @@ MODULE_LIMIT = 64 * 2**20
 #: missing, and the scripts tell by the number that such a one is not theirs.
 LEAST_RESERVED = 128
 
-#: In a filter of the module with m bits, n items take a share of about 8 n/m² of the others for seen, beside the formula
-#: for independent bits: plain double hashing makes a progression of bits, and so do they (measured; for the reasons see
-#: Dillinger and Manolios 2004). It counts in small filters at low error rates.
+#: In a filter of the module with m bits, n items take a share of about 8n/m² of the others for seen, beside the formula
+#: for independent bits. Plain double hashing sets a progression of bits, and progressions coincide (measured; for the
+#: reasons see Dillinger and Manolios 2004). It counts in small filters at low error rates.
 COINCIDENCES = 8
 
 SHARDS_LIMIT = 4096

@@ -272,6 +272,7 @@ class API:
                 try:
                     yield from self._send(call, part)
                 except FilterAPIError as error:
+                    part.note_arrived(error.content.get(call.command.field))
                     error.indices = [part.start + index for index in error.indices]
                     with_batch(error, call)
                     raise

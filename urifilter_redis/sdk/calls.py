@@ -43,6 +43,7 @@ class Part:
         call_id: the key and slot of the request until it is answered; None if it inserts nothing.
         in_doubt: whether the request may have run without an answer.
         reply: the service's answer; None until it has arrived.
+        arrived: of a part without a reply, the answers that came with an error, None for each item without one.
     """
 
     start: int
@@ -50,6 +51,12 @@ class Part:
     call_id: CallId | None = None
     in_doubt: bool = False
     reply: dict[str, Any] | None = None
+    arrived: list[int | None] | None = None
+
+    def note_arrived(self, found: object) -> None:
+        """Note the answers that came with an error, if they are one for each item."""
+        if isinstance(found, list) and len(found) == len(self.items):
+            self.arrived = [int(each) if isinstance(each, int) else None for each in found]
 
     def is_answered_by(self, field: str, reply: dict[str, Any]) -> bool:
         """Whether a reply has an answer for each item of this part."""
@@ -135,7 +142,10 @@ class APICall:
         """The answers so far: ages, or 1 (was there) and 0 (was not); None for each item without an answer."""
         found: list[int | None] = []
         for part in self.parts:
-            found += [None] * len(part.items) if part.reply is None else self.answers_of(part)
+            if part.reply is None:
+                found += part.arrived or [None] * len(part.items)
+            else:
+                found += self.answers_of(part)
         return found
 
     @property

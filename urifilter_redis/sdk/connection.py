@@ -127,12 +127,13 @@ def as_api_error(error: UriFilterError) -> FilterAPIError:
     """Return the SDK's error for an error of the exchange."""
     if isinstance(error, FilterAPIError):
         return error
-    status, code = None, "unreachable"
+    made = FilterAPIError(str(error), error_code="unreachable")
     if isinstance(error.__cause__, FilterAPIError):
-        status, code = error.__cause__.status, error.__cause__.error_code
+        last = error.__cause__
+        made.status, made.error_code, made.content = last.status, last.error_code, last.content
     if isinstance(error, AnswerLost):
-        code = "answer_lost"
-    return FilterAPIError(str(error), error_code=code, status=status)
+        made.error_code = "answer_lost"
+    return made
 
 
 def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
@@ -161,6 +162,7 @@ def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
         retry_after=_seconds(response),
         indices=[index for index in indices if isinstance(index, int)] if isinstance(indices, list) else (),
     )
+    error.content = content
     return Decided(error, decision, min(error.retry_after, session.total))
 
 
