@@ -168,8 +168,11 @@ def create(
 
 
 def _mention_module(options: Shared, found: FilterInfo) -> None:
-    """Say on stderr that the server has commands with which a filter of these settings would be faster."""
-    if found.archive is None and allows_module(found) and run(has_module, **options.where()):
+    """Say on stderr that the server has commands with which a filter of these settings would be faster.
+
+    Nothing is said of a filter with items: it was made before.
+    """
+    if found.archive is None and not found.inserted and allows_module(found) and run(has_module, **options.where()):
         say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
 
 

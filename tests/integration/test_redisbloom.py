@@ -273,10 +273,13 @@ def test_command_line(bloom):
     for name, more in {"plain": [], "ring": RING_OPTIONS, "chosen": ["--layout", "blocked"]}.items():
         told[name] = here("create", name, "--capacity", "1k", *more)[1].count(mention)
     assert told == {"plain": 1, "ring": 1, "chosen": 0}
+    here("add", "--filter", "plain", given=b"a\n")
+    assert mention not in here("create", "plain", "--capacity", "1k")[1]  # as a cron job does each day
     assert mention not in here("create", "rolling", "--capacity", "1k", *RING_OPTIONS, "--retention", "rolling")[1]
     out, said = here("create", "news", "--capacity", "1k", "--layout", "redisbloom")
     assert out == b"news: 1,000 items at 0.0001, redisbloom, 2.58 kB\n"
     assert said == ""
+    assert "layout redisbloom has no archive" in here("checkpoint", "news", code=2)[1]
     assert b"was seen\n" not in here("add", "--filter", "news", given=b"a\nb\n")[0]
     findings = json.loads(here("doctor", "--json", code=1)[0])
     texts = {each["subject"]: each["text"] for each in findings}

@@ -22,7 +22,7 @@ from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT
-from urifilter_redis.protocol.outcomes import to_mapping
+from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST, to_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -301,8 +301,7 @@ def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
                 lost.append(f"{session.keys.shard(number).slice(each.name)} {found}")
     if lost:
         more = f", and {len(lost) - _LOST_TOLD} more" if len(lost) > _LOST_TOLD else ""
-        text = f"{', '.join(lost[:_LOST_TOLD])}{more}: open the filter with its archive to restore it, or drop it"
-        raise SliceLost(f"{session.where}: LOST {text}")
+        raise SliceLost(f"{session.where}: LOST {', '.join(lost[:_LOST_TOLD])}{more}: {TO_DO_IF_LOST}")
 
 
 def _rotated_in(states: Sequence[ShardState], now: int) -> float | None:

@@ -26,6 +26,7 @@ from urifilter_redis.protocol.acl import MEND
 __all__ = [
     "FORBIDDEN_KEY",
     "SCRIPT_ERRORS",
+    "TO_DO_IF_LOST",
     "Decided",
     "Decision",
     "Unanswered",
@@ -136,6 +137,9 @@ SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
     "RESTORING": Restoring,
     "WRONGTYPE": SliceLost,
 }
+
+#: The advice about a slice that is lost.
+TO_DO_IF_LOST = "if the filter has an archive, open it with that to restore it; else drop it, and create it anew"
 
 _AGAIN = {
     "NOSCRIPT": Decision.LOAD_SCRIPT,
@@ -260,7 +264,7 @@ def error_of(outcome: Any, where: str, *, in_doubt: bool = False, alone: bool = 
         return ServerUnavailable(f"{where}: {text}")
     word, text = _word(outcome), text_of(outcome)
     if word in SCRIPT_ERRORS:
-        return SCRIPT_ERRORS[word](f"{where}: {text}")
+        return SCRIPT_ERRORS[word](f"{where}: {text}: {TO_DO_IF_LOST}" if word == "LOST" else f"{where}: {text}")
     advice = _MAY_NOT_ASK if word == "MOVED" and alone else _ADVICE.get(word, "the server refuses")
     kind = ServerFull if word == "OOM" else ServerUnavailable
     return kind(f"{where}: {_UNCHANGED.sub('', advice) if in_doubt else advice} ({text})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis import errors
 from urifilter_redis.http_api import ERROR_CODES
-from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS
+from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS, TO_DO_IF_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +44,7 @@ _TEXTS = {
 }
 
 #: The text for a lost bitmap; its key is for the log alone.
-_LOST = "Redis has lost a bitmap of the filter: restore it from its archive, or drop it and create it anew"
+_LOST = f"Redis has lost a bitmap of the filter: {TO_DO_IF_LOST}"
 
 #: Headers of every answer: no cache keeps it, and no browser guesses another type.
 ANSWER_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

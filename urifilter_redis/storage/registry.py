@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.config import FORMAT
@@ -65,6 +66,8 @@ def require_archive(session: Session) -> Backend:
     needed = session.config.archive
     if needed in {None, "redis"}:
         text = "it was made without an archive (archive=, --archive, URIFILTER_ARCHIVE)"
+        if session.config.layout == REDISBLOOM:
+            text = "layout redisbloom has no archive: for one, make a filter of layout blocked or classic"
         raise ArchiveMissing(f"{session.where}: {text}")
     if session.backend is None:
         raise ArchiveMissing(f"{session.where}: it needs its archive {needed}: name it (archive=, --archive)")
