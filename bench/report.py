@@ -61,10 +61,10 @@ def _head() -> str:
 def _method() -> Iterator[str]:
     yield "Each figure is the best of several tries, and the fastest should agree: the spread is between those. If they"
     yield f"do not, {UNSURE} stands behind the figure. The peers took turns in random order. Times and bytes are for"
-    yield "an item: of the server's commands (INFO commandstats), of the clients' processors, on the wire. p50, p99,"
-    yield "and p99.9 are microseconds of a call, of all tries. The longest command of the server in any of the tries is"
-    yield "in microseconds, to two digits (the 100th percentile of INFO latencystats). A ratio without a name is to the"
-    yield "first row."
+    yield "an item: of the server's commands (INFO commandstats), of the clients' processors, on the wire. What scripts"
+    yield "call counts once, in the time of EVALSHA. p50, p99, and p99.9 are microseconds of a call, of all tries. The"
+    yield "longest command of the server in any of the tries is in microseconds, to two digits (the 100th percentile of"
+    yield "INFO latencystats). A ratio without a name is to the first row."
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[str]:

@@ -170,3 +170,17 @@ def test_a_crowd():
 def test_shares_are_the_whole():
     """The URIs of a range are those of its parts."""
     assert [*Uris(range(7))] == [*Uris(range(3)), *Uris(range(3, 7))]
+
+
+def test_what_scripts_call_counts_once(make_server):
+    """The server counts a command of a script in the time of EVALSHA, too."""
+    with make_server("redis70").client() as client:
+        work = client.script_load("for i = 1, 10000 do redis.call('SETBIT', KEYS[1], i, 1) end")
+        with ServerCounters(client) as counters:
+            counters.reset()
+            before = counters.read()
+            client.evalsha(work, 1, "bits")
+            usec = counters.read().since(before)[0]
+        told = client.info("commandstats")
+        assert told["cmdstat_setbit"]["usec"] > 0
+        assert usec == told["cmdstat_evalsha"]["usec"]
