@@ -68,7 +68,7 @@ _SERVERS = "The server: redis://, rediss://, unix://, redis+cluster:// or redis+
 # No envvar=: an archive from the environment must not count as named by the caller, see Session.insists.
 _ARCHIVE = "The archive: file:///folder or mongodb://host/database.  [env var: URIFILTER_ARCHIVE]"
 _WAIT = "How long to wait for a filter that is being restored: 45s, 10m."
-_TIMEOUT = "Repeat a call for so long if the server does not answer, such as 10s; by default 3s, on Sentinels and clusters 30s."
+_TIMEOUT = "Repeat a call for so long if the server does not answer: 10s; by default 3s, on Sentinels and clusters 30s."
 _NUMBER = re.compile(r"[\d.,e+-]+%?( ([kMGT]?B|ms|s|min|h|days))?|")
 
 #: The settings of a filter that a command makes without being told its size. The capacity is that of its first slice.
