@@ -353,6 +353,14 @@ def test_in_a_cluster_of_which_a_master_lacks_the_module(make_cluster, lacks):
     assert b"BF.*" not in invoke("doctor", "--redis", cluster.url)[1]
 
 
+def test_a_server_that_hides_command(make_server, tmp_path):
+    """Some hosted ones do: the probe has found the module all the same."""
+    more = tmp_path / "more.conf"
+    more.write_text('rename-command COMMAND ""\n')
+    with made(make_server(servers.BLOOM, include=str(more))) as news:
+        assert news.insert_many([1, 1]) == [True, False]
+
+
 @pytest.mark.slow
 def test_in_a_cluster(make_cluster):
     """Each master has the module, and its part of the shards."""
