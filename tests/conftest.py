@@ -207,11 +207,13 @@ def replicated(make_server):
 
 
 def _clean(running, kind):
+    """Empty a server, and wait for the memory that Valkey 8 and newer free in the background."""
     if kind not in running:
         running[kind] = servers.Server(kind)
     with running[kind].client() as client:
         client.flushall()
         client.script_flush()
+        servers.wait_until(lambda: not client.info("memory")["lazyfree_pending_objects"], "memory is being freed")
         client.config_resetstat()
     return running[kind]
 
