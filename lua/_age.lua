@@ -54,12 +54,12 @@ for n = adds_untested and oldest - 1 or newest, oldest, -1 do
   local found, left, spots, last = call('BF.MEXISTS', KEYS[n], unpack(absent)), {}, {}, 0
   tested = tested or found -- of the newest slice 1 is the age, too
   for j = 1, #absent do
-    local was, i = found[j], places and places[j] or j
-    if was == 0 then
+    local was = found[j]
+    if was == 1 then
+      if n < newest then tested[places and places[j] or j] = newest - n + 1 end
+    elseif was == 0 then
       last = last + 1
-      left[last], spots[last] = absent[j], i
-    elseif was == 1 then
-      tested[i] = newest - n + 1
+      left[last], spots[last] = absent[j], places and places[j] or j
     else
       return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
     end

@@ -75,7 +75,19 @@ if #adding > 0 then
   end
   local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
   ages = ages or found -- nothing was tested, so 1 stands for new until the loop has come there
-  for j = 1, #adding do
+  local first = 1
+  for j = 1, not may_be_again and not spots and #adding or 0 do -- mostly all are done by these few lines
+    local was = found[j]
+    if was == 1 then
+      ages[j], added = 0, added + 1
+    elseif was == 0 then
+      ages[j] = 1
+    else
+      break
+    end
+    first = j + 1
+  end
+  for j = first, #adding do
     local was, i = found[j], spots and spots[j] or j
     if was ~= 0 and was ~= 1 then
       failed = found.err or (was and was.err) or 'BF.MADD gave no answer about an item'
