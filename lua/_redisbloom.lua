@@ -75,19 +75,7 @@ if #adding > 0 then
   end
   local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
   ages = ages or found -- nothing was tested, so 1 stands for new until the loop has come there
-  local first = 1
-  for j = 1, not may_be_again and not spots and #adding or 0 do -- mostly all are done by these few lines
-    local was = found[j]
-    if was == 1 then
-      ages[j], added = 0, added + 1
-    elseif was == 0 then
-      ages[j] = 1
-    else
-      break
-    end
-    first = j + 1
-  end
-  for j = first, #adding do
+  for j = 1, #adding do
     local was, i = found[j], spots and spots[j] or j
     if was ~= 0 and was ~= 1 then
       failed = found.err or (was and was.err) or 'BF.MADD gave no answer about an item'
@@ -100,21 +88,20 @@ if #adding > 0 then
       end
       break
     end
-    local digest = may_be_again and adding[j]
-    if digest and again[digest] then
-      call('ZREM', KEYS[3], digest)
+    if may_be_again then
+      local digest = adding[j]
+      if again[digest] then
+        call('ZREM', KEYS[3], digest)
 -- @if claims
-      if again[digest] ~= true then take_out(digest, again[digest]) end
+        if again[digest] ~= true then take_out(digest, again[digest]) end
 -- @end if
-      was = 1
-    end
-    ages[i] = 1 - was
-    if was == 1 then
-      added = added + 1
+        was = 1
+      end
 -- @if claims
-      if digest and notes[digest] then delete_note(digest) end -- it was given up, and has expired since
+      if was == 1 and notes[digest] then delete_note(digest) end -- it was given up, and has expired since
 -- @end if
     end
+    ages[i], added = 1 - was, added + was
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
   if failed and added == 0 then return refusal_of(failed) end
