@@ -79,8 +79,8 @@ def test_tokens(any_server, news, secrets):
     with served(any_server.url, secrets, "first", "second") as here, here.service.raw() as connection:
         assert [here.status(name) for name in secrets] == [200, 200, 401]
         here.write("second", "third", more="log_requests = true\nport = 1\n[limits]\nitems = 5\n")
-        here.hang_up(READ + "log_requests, tokens")
-        assert "SIGHUP: these settings change only with a restart: limits" in here.service.log()
+        here.hang_up("SIGHUP: these settings change only with a restart: limits")  # the later line of the two
+        assert READ + "log_requests, tokens" in here.service.log()
         wait_until(lambda: here.status("third") == 200, "it does not come")
         assert [here.status(name) for name in secrets] == [401, 200, 200]
         assert connection.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200
