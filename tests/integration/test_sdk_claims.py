@@ -17,7 +17,7 @@ from support.servers import wait_until
 from support.service import ask
 
 from urifilter_redis import Claim, Timeouts, UriFilter
-from urifilter_redis.engine import holdings
+from urifilter_redis.engine import driver, holdings
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, claims_backend
 
@@ -38,6 +38,7 @@ def api(service, news):
         yield client
 
 
+@pytest.mark.quick
 def test_all_methods(api, news):
     """They answer as the library's do; what is left is given back at the end."""
     with api.claims("news", lease=60, name="one") as mine, news.claims() as other:
@@ -380,6 +381,25 @@ def test_unknown_items_are_let_go(service, api, news, any_server):
         wait_until(all_that_was_let_go, "what is not known is kept")
         assert mine.commit(["a", {"x": 1}]) == [True, True]
         assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_hand"] == 0
+
+
+def test_a_beat_between_a_claim_and_its_answer(api, news, monkeypatch):
+    """It counts an item that the object does not know yet, and is no reason to become another holder."""
+    with api.claims("news", lease=60) as mine, news.claims() as other:
+        assert mine.claim("a") is True
+        holder, perform, beaten = mine.holder, driver.perform_step, []
+
+        def beating(step, sender):
+            outcome = perform(step, sender)
+            if not beaten:
+                beaten.append(step)
+                mine._beat_once()
+            return outcome
+
+        monkeypatch.setattr(driver, "perform_step", beating)
+        assert mine.claim("b") is True
+        assert (mine.holder, len(mine.held)) == (holder, 2)
+        assert other.claim_many(["a", "b"]) == [False, False]
 
 
 def test_items_that_are_gone_are_dropped(api, news):
