@@ -583,8 +583,9 @@ class AsyncUriFilter(AsyncBaseClient):
                 above a second for each shard, at most 600.
             name: a name for display; two objects of one name are two holders.
             holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
-            beats: whether to beat in the background, and to give back what is left at the end. Without, the items
-                lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
+            beats: whether to beat in the background, and to give back what is left at the end. Without, each call of
+                the object is a beat, unless there was one within a third of the lease, the items lapse two thirds of a
+                lease to a lease after the last one, and the caller beats (see ``beat``); and each ``reclaim`` asks the
                 server.
             pauses: whether a ``reclaim`` that finds nothing is followed by a pause; False: each one asks the server.
 
@@ -597,7 +598,7 @@ class AsyncUriFilter(AsyncBaseClient):
             True
         """
         self._check_open()
-        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses, gives_back=beats)
         made = AsyncClaims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made
@@ -854,7 +855,10 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> (await news.info()).capacity
             1000
         """
-        return await self._run(info(self._session))
+        told = await self._run(info(self._session))
+        if told.claims is not None:
+            self._tell_claims(told.claims.in_hand + told.claims.lapsed + told.claims.delayed)
+        return told
 
     async def inserted(self) -> int:
         """Return how many items were answered "new" and have not expired; cheap, unlike ``info``.

@@ -135,6 +135,7 @@ def _caught_up(master) -> bool:
     return state["slave0"]["offset"] == state["master_repl_offset"]
 
 
+@pytest.mark.quick
 def test_many_tasks_wait_together(any_server):
     """One WAIT is for all calls of a pipeline that many tasks share: it would hold up those behind it."""
     wait = ("WAIT", 1, 50)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES_A_CALL",
     "CLAIMS_A_CALL",
+    "IN_HAND",
     "LEASE_OF_MANY",
     "LEAST_LEASE",
     "MOST_DELAY",
@@ -57,6 +58,9 @@ __all__ = [
 
 #: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
 CLAIMS_A_CALL = 250
+
+#: The answer of ``claim`` for an item that somebody has in hand.
+IN_HAND = -1
 
 #: Most bytes of what is kept in one call of ``claim``; ``reclaim`` answers as many.
 BYTES_A_CALL = 256 * 1024

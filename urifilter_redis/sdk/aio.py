@@ -622,7 +622,12 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> told["info"]["capacity"], told["info"]["layout"]
             (1000, 'blocked')
         """
-        return await self._run(self._api.get(self._api.path_of(filter_typeid)))
+        told = await self._run(self._api.get(self._api.path_of(filter_typeid)))
+        counts = told["info"]["claims"] or {}
+        for each in list(self._claimed):
+            if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+        return told
 
     async def close(self) -> None:
         """Close the connections, those of this event loop; a later call raises ValueError.

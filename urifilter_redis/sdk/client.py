@@ -621,7 +621,12 @@ class FilterAPIClient(Admin):
             >>> told["info"]["capacity"], told["info"]["layout"]
             (1000, 'blocked')
         """
-        return self._run(self._api.get(self._api.path_of(filter_typeid)))
+        told = self._run(self._api.get(self._api.path_of(filter_typeid)))
+        counts = told["info"]["claims"] or {}
+        for each in list(self._claimed):
+            if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+        return told
 
     def close(self) -> None:
         """Close the connections, those of this process; a later call raises ValueError.
