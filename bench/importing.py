@@ -44,7 +44,7 @@ def address(client: redis.Redis) -> str:
 
 def add(news: Receiver, file: Path) -> None:
     """Insert lines as ``urifilter add`` does."""
-    for _, items in windows_of([str(file)], print):
+    for items in windows_of([str(file)], print):
         news.insert_many(items)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
@@ -48,6 +46,7 @@ from .common import (
 )
 from .filters import yes_option
 from .line_commands import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
+from .lines import item_of
 from .output import Output
 from .printing import Printer, Undoing, print_lines
 from .signals import Interrupted, Signals
@@ -315,16 +314,14 @@ def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
 
 def _keepable(summary: Summary, window: Window) -> Window:
     """Return the lines that a filter can keep while they are in hand; report the others."""
-    lines, items = window
-    if max(map(len, items)) <= MOST_BYTES:
+    if max(map(len, window)) <= MOST_BYTES:
         return window
-    for item in items:
+    for item in window:
         if len(item) > MOST_BYTES:
             begin = item[:SHOWN].decode(errors="replace")
             text = f"a line of {len(item):,} bytes is left out, because a claim keeps at most {MOST_BYTES:,}: {begin}…"
             summary.report_bad(text)
-    short = [len(item) <= MOST_BYTES for item in items]
-    return [*compress(lines, short)], [*compress(items, short)]
+    return [item for item in window if len(item) <= MOST_BYTES]
 
 
 @click.command()
@@ -513,8 +510,7 @@ def _line_of(item: Any) -> bytes | None:
     if not isinstance(item, str | bytes):
         return None
     line = item if isinstance(item, bytes) else item.encode("utf-8", "surrogatepass")
-    changed = b"\n" in line or line.endswith(b"\r") or line.startswith(codecs.BOM_UTF8)
-    return None if changed else line
+    return None if b"\n" in line or item_of(line) != line else line
 
 
 def _json_line(claim: Claim, holder: str) -> bytes:

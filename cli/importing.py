@@ -80,7 +80,7 @@ class FileSource:
         """Yield the lines after a place in windows."""
         begin = Place(*place) if place else Place()
         before = number = 0
-        for (_, items), end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
+        for items, end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
             while number < end.file:
                 before += total_size(self._files[number : number + 1]) or 0
                 number += 1

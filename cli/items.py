@@ -125,8 +125,7 @@ def check(
     summary, output = Summary(name), Output()
 
     def show(window: Window, ages: Answers) -> None:
-        lines, items = window
-        texts = _json_lines(items, ages) if options.json else lines if only_new else _marked(lines, ages)
+        texts = _json_lines(window, ages) if options.json else window if only_new else _marked(window, ages)
         shown = [text for text, age in zip(texts, ages, strict=True) if not age] if only_new else [*texts]
         output.add(shown, shown)
         with signals.allowed():
@@ -142,7 +141,7 @@ def check(
             put_all(Stream(asked, "contains", show, max_age), files, summary, signals, quiet=quiet_bar)
         else:
             for window in windows(files, summary, signals, quiet=quiet_bar):
-                show(window, asked.ages(window[1], max_age=max_age))
+                show(window, asked.ages(window, max_age=max_age))
     if options.json and not quiet:
         say(json.dumps(asdict(summary)))
     found = summary.new if only_new else summary.seen

@@ -220,9 +220,9 @@ def put_all(
     ``choose`` returns the part of a window that the command takes; None: all of it.
     """
     for window in windows(files, summary, signals, quiet=quiet):
-        if window[0]:
+        if window:
             chosen = window if choose is None else choose(window)
-            stream.put(chosen, chosen[1])
+            stream.put(chosen, chosen)
         else:
             stream.drain()
     stream.drain()

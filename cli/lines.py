@@ -1,7 +1,9 @@
 """Read the lines of files in windows (lists of some thousand lines).
 
-The item of a line is its bytes without ``\\n`` or ``\\r\\n``, and without a byte order mark at the start of the file.
-The first bytes of a compressed file (gzip, bzip2, xz, Zstandard) show its format, and its lines are read.
+The item of a line is its bytes without the ``\\n`` or ``\\r\\n`` at its end, and without a byte order mark at its
+beginning, which stands within a stream where ``cat`` has joined two files. The item is what a command prints, so that
+the next command knows the printed line. The first bytes of a compressed file (gzip, bzip2, xz, Zstandard) show its
+format, and its lines are read; those of a file that has no lines as bytes show what it is, and it is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
 import select
 import stat
 import zlib
@@ -26,6 +29,7 @@ __all__ = [
     "Place",
     "Window",
     "is_compressed",
+    "item_of",
     "placed_windows",
     "total_size",
     "why_unreadable",
@@ -41,10 +45,16 @@ CHUNK = 1 << 20
 #: Compressed bytes that are unpacked at once: few, because a small piece may hold very many equal lines.
 PIECE = 4096
 
+#: The most bytes back to which a Zstandard file may refer, and so of memory for it: what ``zstd --long=31`` makes.
+LARGEST_WINDOW = 1 << 31
+
+#: The most first bytes that show what a file is.
+HEAD = 10
+
 STDIN = "-"
 
-#: The lines of a window and the item of each.
-Window: TypeAlias = tuple[list[bytes], list[bytes]]
+#: The items of a window of lines.
+Window: TypeAlias = list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,7 @@ def why_unreadable(name: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     number = errno.EISDIR if stat.S_ISDIR(mode) else 0 if os.access(name, os.R_OK) else errno.EACCES
-    return os.strerror(number) if number else ""
+    return os.strerror(number) if number else _why_refused(_head_of(name))
 
 
 def windows_of(
@@ -125,7 +135,7 @@ def placed_windows(
         place = begin if number == begin.file else Place(number)
         # a named pipe is opened once it has a writer; Path.is_file raises for a name that is too long
         if pauses and name != STDIN and not os.path.isfile(name):  # noqa: PTH113
-            yield ([], []), place
+            yield [], place
         try:
             descriptor = 0 if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -145,20 +155,21 @@ def placed_windows(
                 os.close(descriptor)
 
 
-def _windows(chunks: Iterator[tuple[Window, Place]], most: int) -> Iterator[tuple[Window, Place]]:
-    """Cut the lines of chunks into windows; an empty chunk is passed on as an empty window."""
-    for (chunk, chunk_items), end in chunks:
+def _windows(chunks: Iterator[tuple[list[bytes], Place]], most: int) -> Iterator[tuple[Window, Place]]:
+    """Cut the lines of chunks into windows of items; an empty chunk is passed on as an empty window."""
+    for chunk, end in chunks:
+        items = _items(chunk)
         if len(chunk) <= most:
-            yield (chunk, chunk_items), end
+            yield items, end
             continue
         offset = end.offset - sum(map(len, chunk)) - len(chunk)  # where the chunk begins, as each line has its newline
         for start in range(0, len(chunk), most):
             lines = chunk[start : start + most]
-            items = lines if chunk_items is chunk else chunk_items[start : start + most]
             offset += sum(map(len, lines)) + len(lines)
             done = start + len(lines)
             last = done == len(chunk)  # the last line of a file may have no newline
-            yield (lines, items), end if last else Place(end.file, offset, end.lines - len(chunk) + done)
+            place = end if last else Place(end.file, offset, end.lines - len(chunk) + done)
+            yield items[start : start + most], place
 
 
 def _chunks(
@@ -191,40 +202,87 @@ def _xz() -> Any:
 def _zstandard() -> Any:
     import zstandard  # noqa: PLC0415 - seldom needed
 
-    return zstandard.ZstdDecompressor().decompressobj()
+    return zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW).decompressobj()
 
 
-#: The first bytes of a compressed file, and a function that makes its decompressor. Those of bzip2 have its level.
+#: The first bytes of a compressed file, and a function that makes its decompressor. Those of bzip2 have its level;
+#: a frame that Zstandard skips, of one of 16 kinds, stands before each frame that pzstd makes.
 _COMPRESSED: dict[bytes, Callable[[], Any]] = {
     b"\x1f\x8b\x08": lambda: zlib.decompressobj(wbits=31),
     b"\xfd7zXZ\0": _xz,
     b"\x28\xb5\x2f\xfd": _zstandard,
+    **{b"%c\x2a\x4d\x18" % kind: _zstandard for kind in range(0x50, 0x60)},
     **{b"BZh%d%s" % (level, block): _bzip2 for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90")},
 }
 
 
+_UTF_16 = "UTF-16, and its lines are no bytes: convert it with iconv -f UTF-16 -t UTF-8"
+_UTF_32 = "UTF-32, and its lines are no bytes: convert it with iconv -f UTF-32 -t UTF-8"
+_PACKED = "{}: unpack it first, and name what it holds"
+_SEEN = "a binary requests.seen of Scrapy: od -An -v -tx1 -w22 FILE | tr -d ' ' | cut -c5- prints its fingerprints"
+
+#: The first bytes of files that have no lines to read, and what such a file is; the first that fits counts.
+_REFUSED = [
+    (re.compile(first, re.DOTALL), text)
+    for first, text in [
+        (rb"\xff\xfe\0\0|\0\0\xfe\xff", _UTF_32),
+        (rb"[\t -~]\0\0\0|\0\0\0[\t -~]", _UTF_32),
+        (rb"\xff\xfe|\xfe\xff", _UTF_16),
+        (rb"([\t -~]\0){2}|(\0[\t -~]){2}", _UTF_16),
+        (rb"\0\x14", _SEEN),  # the length of the first fingerprint, an SHA-1
+        (rb"PK(\x03\x04|\x05\x06)", _PACKED.format("a zip archive")),
+        (rb"7z\xbc\xaf\x27\x1c", _PACKED.format("a 7z archive")),
+        (rb"Rar!\x1a\x07", _PACKED.format("a RAR archive")),
+        (rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _PACKED.format("compressed by lz4")),
+        (rb"LZIP\x01", _PACKED.format("compressed by lzip")),
+        (rb"\x5d\0\0", _PACKED.format("compressed by lzma")),
+        (rb"\x1f\x9d", _PACKED.format("compressed by compress")),
+    ]
+]
+
+
 def is_compressed(name: str) -> bool:
     """Whether a file is compressed; false for stdin and for what is no regular file."""
+    return _decompressor(_head_of(name)) is not None
+
+
+def _head_of(name: str) -> bytes:
+    """Return the first bytes of a file; none of stdin and of what is no regular file."""
     if name == STDIN or not os.path.isfile(name):  # noqa: PTH113 - as above
-        return False
+        return b""
     with open(name, "rb") as file:  # noqa: PTH123 - likewise
-        return file.read(max(map(len, _COMPRESSED))).startswith(tuple(_COMPRESSED))
+        return file.read(HEAD)
 
 
-def _unpacked(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    """Yield the chunks of a file, unpacked if it is compressed."""
+def _decompressor(head: bytes) -> Callable[[], Any] | None:
+    return next((make for magic, make in _COMPRESSED.items() if head.startswith(magic)), None)
+
+
+def _why_refused(head: bytes) -> str:
+    """Return what a file is that has no lines, by its first bytes; empty: its lines are read."""
+    return next((f"it is {text}" for first, text in _REFUSED if first.match(head)), "")
+
+
+def _unpacked(chunks: Iterator[bytes | None], *, within: bool = False) -> Iterator[bytes | None]:
+    """Yield the chunks of a file, unpacked if it is compressed; ``within``: they were unpacked already.
+
+    Raises:
+        OSError: the file has no lines, or is compressed twice, or its compressed data are damaged.
+    """
     head = b""
     for chunk in chunks:
         if chunk is None:
             yield None
             continue
         head += chunk
-        if not any(magic.startswith(head) for magic in _COMPRESSED):  # enough to tell
+        if len(head) >= HEAD or b"\n" in head:  # enough to tell, and a line is not kept waiting
             break
-    make = next((make for magic, make in _COMPRESSED.items() if head.startswith(magic)), None)
+    make = _decompressor(head)
+    if why := _why_refused(head) or ("it is compressed twice: unpack it first" if make and within else ""):
+        raise OSError(errno.EILSEQ, f"{why} (in what was unpacked)" if within else why)
     if head:
         chunks = chain([head], chunks)
-    yield from chunks if make is None else _decompressed(chunks, make)
+    yield from chunks if make is None else _unpacked(_decompressed(chunks, make), within=True)
 
 
 def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> Iterator[bytes | None]:
@@ -263,13 +321,12 @@ def _behind(count: int, chunks: Iterator[bytes | None]) -> Iterator[bytes | None
 
 def _lines(
     name: str, chunks: Iterator[bytes | None], bad: Callable[[str], None], begin: Place
-) -> Iterator[tuple[Window, Place]]:
+) -> Iterator[tuple[list[bytes], Place]]:
     """Yield the lines of each chunk, and the place after them; report a line over the limit and skip it."""
     number, offset, rest, too_long = begin.lines, begin.offset, bytearray(), False
-    first = not begin.offset
     for chunk in chunks:
         if chunk is None:
-            yield ([], []), Place(begin.file, offset - len(rest), number)
+            yield [], Place(begin.file, offset - len(rest), number)
             continue
         offset += len(chunk)
         lines = chunk.split(b"\n")
@@ -283,21 +340,24 @@ def _lines(
         if too_long:
             bad(f"{name}: line {number - len(lines) + 1} is longer than {LINE_LIMIT >> 20} MiB and left out")
             del lines[0]
-            first = False
-        returns = b"\r" in chunk or b"\r" in rest
         if lines:
-            yield (lines, _items(lines, first=first, returns=returns)), Place(begin.file, offset - len(last), number)
-        rest, too_long, first = bytearray(last), False, False
+            yield lines, Place(begin.file, offset - len(last), number)
+        rest, too_long = bytearray(last), False
     if too_long:
         bad(f"{name}: line {number + 1} is longer than {LINE_LIMIT >> 20} MiB and left out")
     elif rest:
-        lines = [bytes(rest)]
-        yield (lines, _items(lines, first=first, returns=True)), Place(begin.file, offset, number + 1)
+        yield [bytes(rest)], Place(begin.file, offset, number + 1)
 
 
-def _items(lines: list[bytes], *, first: bool, returns: bool) -> list[bytes]:
-    """Return the item of each line; ``first``: the file begins with them; ``returns``: some may end with ``\\r``."""
-    items = [line.removesuffix(b"\r") for line in lines] if returns else lines
-    if first and items and items[0].startswith(codecs.BOM_UTF8):
-        items = [items[0].removeprefix(codecs.BOM_UTF8), *items[1:]]
-    return items
+def item_of(line: bytes) -> bytes:
+    """Return the item of a line, which is its own item: also of a line with two ends or two byte order marks."""
+    line = line.rstrip(b"\r")
+    while line.startswith(codecs.BOM_UTF8):
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line
+
+
+def _items(lines: list[bytes]) -> list[bytes]:
+    """Return the item of each line."""
+    text = b"\n".join(lines)  # one search is faster than one a line
+    return [*map(item_of, lines)] if b"\r" in text or codecs.BOM_UTF8 in text else lines

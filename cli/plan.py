@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +35,7 @@ from urifilter_redis.protocol.routing import shards_by_master
 from .common import (
     Shared,
     columns,
+    complain,
     count,
     counted,
     filter_name,
@@ -42,10 +44,13 @@ from .common import (
     shared,
 )
 from .filters import size_options, time_options
-from .lines import windows_of
+from .line_commands import Summary, windows
+from .signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from .lines import Window
 
 __all__ = ["digest", "fingerprint", "plan"]
 
@@ -450,15 +455,14 @@ def digest(
         if hash_name != "md5" and seed is None:
             raise click.UsageError(f"{hash_name} needs --seed, or --filter")
         digester = make_digester(normalize, hash_name, new_seed(hash_name, seed))
-    given = [item.encode("utf-8", "surrogateescape") for item in items]
-    for lines, some in windows_of(("-",), lambda _: None) if not items else [(given, given)]:
-        for line, item, each in zip(lines, some, digester(some), strict=True):
+    for some in _given(items):
+        for item, each in zip(some, digester(some), strict=True):
             number = shard_of(each, shards) if shards else None
             if options.json:
                 shard = {} if number is None else {"shard": number}
                 click.echo(json.dumps({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard))
             else:
-                words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), line]
+                words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), item]
                 click.echo(b"\t".join(words))
 
 
@@ -480,12 +484,27 @@ def fingerprint(options: Shared, urls: tuple[str, ...]) -> None:
         from scrapy.utils.request import fingerprint as of_request  # noqa: PLC0415 - likewise
     except ImportError as error:
         raise UriFilterError(f"fingerprint needs Scrapy: {how_to_get('scrapy')}") from error
-    given = [url.encode("utf-8", "surrogateescape") for url in urls]
-    for _, some in windows_of(("-",), lambda _: None) if not urls else [(given, given)]:
-        for each in some:
-            url = each.decode(errors="surrogateescape")
-            try:
-                made = of_request(Request(url)).hex()
-            except ValueError as error:
-                raise click.UsageError(str(error)) from error
-            click.echo(json.dumps({"url": url, "fingerprint": made}) if options.json else made)
+    bad = 0
+    for each in chain.from_iterable(_given(urls)):
+        url = each.decode(errors="surrogateescape")
+        try:
+            made = of_request(Request(url)).hex()
+        except ValueError as error:
+            bad += 1
+            complain(f"{url!r} is no URL, and left out: {error}", "Unreadable")
+            continue
+        click.echo(json.dumps({"url": url, "fingerprint": made}) if options.json else made)
+    if bad:
+        raise click.exceptions.Exit(2)
+
+
+def _given(arguments: Sequence[str]) -> Iterator[Window]:
+    """Yield the arguments of a command in a window, or else the lines of stdin; exit with 2 if any was left out."""
+    if arguments:
+        yield [each.encode("utf-8", "surrogateescape") for each in arguments]
+        return
+    summary = Summary("")
+    with Signals() as signals:
+        yield from windows((), summary, signals, quiet=True)
+    if summary.bad:
+        raise click.exceptions.Exit(2)

@@ -94,10 +94,8 @@ class Printer:
 
     def take(self, window: Window, answers: Answers) -> None:
         """Print the new lines of a window, given the answer for each line."""
-        lines, items = window
-        new = [answer == 0 for answer in answers]
-        fresh = [*itertools.compress(lines, new)]
-        self.output.add(fresh, fresh if items is lines else [*itertools.compress(items, new)])
+        fresh = [*itertools.compress(window, [answer == 0 for answer in answers])]
+        self.output.add(fresh, fresh)
         self.summary.count(answers)
         self.doubtful += answers.count(None)
         if not self._stopped:

@@ -277,6 +277,13 @@ def test_fingerprint():
     assert cli.run("fingerprint", given=f"{url}\n".encode())[0].decode() == f"{known}\n"
     assert json.loads(cli.run("fingerprint", "--json", url)[0]) == {"url": url, "fingerprint": known}
     cli.run("fingerprint", "example", code=2)
+    mixed = f"\ufeff{url}\r\n\nexample\n{other}\n".encode()
+    out, err = cli.run("fingerprint", given=mixed, code=2)
+    assert out.decode() == f"{known}\n" * 2
+    assert err.splitlines() == [
+        "urifilter: '' is no URL, and left out: Missing scheme in request url: ",
+        "urifilter: 'example' is no URL, and left out: Missing scheme in request url: example",
+    ]
 
 
 def test_lua_list_and_load(there):

@@ -10,6 +10,7 @@ import lzma
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -75,14 +76,39 @@ def test_dedupe_reads_stdin_and_several_files(tmp_path):
 
 
 def test_items_are_lines_without_ends_and_bom(tmp_path):
-    """CRLF, LF, no end at all and a byte order mark make no difference; output is the original bytes."""
+    """CRLF, LF, no end at all and a byte order mark make no difference; the output is the items, byte for byte."""
     make()
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(codecs.BOM_UTF8 + b"a\r\nb\n\n\xff\xfe odd\r\nlast")
     second.write_bytes(b"a\nb\r\n\r\n\xff\xfe odd\nlast\n" + codecs.BOM_UTF8 + b"a\nx")
-    assert cli.run("dedupe", "-q", "--filter", "precise", first)[0] == first.read_bytes() + b"\n"
-    assert cli.run("dedupe", "-q", "--filter", "precise", second)[0] == codecs.BOM_UTF8 + b"a\nx\n"
+    assert cli.run("dedupe", "-q", "--filter", "precise", first)[0] == b"a\nb\n\n\xff\xfe odd\nlast\n"
+    assert cli.run("dedupe", "-q", "--filter", "precise", second)[0] == b"x\n"
     assert cli.run("check", "--filter", "precise", given=b"\n", code=0)[0] == b"seen\t\n"
+
+
+#: Lines that are read otherwise than they stand: with other ends, and as the first of a file from Windows, which is the
+#: first of a stream or follows another file.
+ODD_LINES = (
+    b"\xef\xbb\xbfa\r\nb\r\n\xef\xbb\xbfc\r\r\n\xef\xbb\xbf\xef\xbb\xbfd\n e\t\n\xef\xbb\xbf\r\nf\xef\xbb\xbf\rg\r"
+)
+ITEMS = [b"a", b"b", b"c", b"d", b" e\t", b"", b"f\xef\xbb\xbf\rg"]
+
+
+@pytest.mark.parametrize("command", ["dedupe", "claim", "check"])
+def test_a_printed_line_is_known_to_the_next_command(command):
+    """What is printed is what was compared, whatever ends and byte order marks the line had."""
+    make()
+    more = ["--new"] if command == "check" else ["-q"]
+    printed = cli.run(command, *more, "--filter", "precise", given=ODD_LINES, code=0)[0]
+    assert printed == joined(ITEMS)
+    if command == "check":
+        cli.run("add", "-q", "--filter", "precise", given=printed)
+        assert cli.run("check", "--filter", "precise", given=ODD_LINES)[0] == joined(b"seen\t" + each for each in ITEMS)
+    else:
+        undo = "forget" if command == "dedupe" else "commit"
+        _, told = cli.run(undo, "--filter", "precise", given=printed)
+        assert told.startswith("7 lines: 7 ")
+    assert cli.run("digest", given=ODD_LINES)[0] == cli.run("digest", given=printed)[0]
 
 
 def test_many_lines_in_windows(tmp_path):
@@ -142,8 +168,77 @@ def test_compressed_lines_from_a_place_on(tmp_path, kind):
     file.write_bytes(COMPRESSED[kind](joined(urls(300))))
     windows = list(placed_windows([str(file)], pytest.fail, most=100))
     for number, (_, place) in enumerate(windows):
-        after = [items for (_, items), _ in placed_windows([str(file)], pytest.fail, begin=place, most=100)]
-        assert after == [items for (_, items), _ in windows[number + 1 :]]
+        after = [items for items, _ in placed_windows([str(file)], pytest.fail, begin=place, most=100)]
+        assert after == [items for items, _ in windows[number + 1 :]]
+
+
+def frame_of_pzstd(data: bytes) -> bytes:
+    """A frame that is skipped, with the size of the next one, and that one."""
+    packed = zstandard.compress(data)
+    return b"\x50\x2a\x4d\x18" + struct.pack("<II", 4, len(packed)) + packed
+
+
+def frame_of_a_large_window(data: bytes) -> bytes:
+    """A frame as ``zstd --long=28`` makes it: a window of 256 MiB, and one raw block, the last."""
+    return b"\x28\xb5\x2f\xfd\0" + bytes([(28 - 10) << 3]) + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize("pack", [frame_of_pzstd, frame_of_a_large_window])
+def test_other_frames_of_zstandard(tmp_path, pack):
+    """What pzstd and ``zstd --long`` make is read, from files and in a pipe."""
+    (tmp_path / "urls").write_bytes(pack(b"a\nb\n") + pack(b"c\n"))
+    assert cli.run("dedupe", "-q", "--temporary", tmp_path / "urls")[0] == b"a\nb\nc\n"
+    assert cli.run("dedupe", "-q", "--temporary", given=pack(b"a\nb\n"))[0] == b"a\nb\n"
+
+
+URLS = "https://a.example/\nhttps://b.example/\n"
+NO_LINES = {
+    "UTF-16": (URLS.encode("utf-16"), "it is UTF-16"),
+    "UTF-16 from a Mac": (codecs.BOM_UTF16_BE + URLS.encode("utf-16-be"), "it is UTF-16"),
+    "UTF-16 without a mark": (URLS.encode("utf-16-le"), "convert it with iconv -f UTF-16 -t UTF-8"),
+    "UTF-32": (URLS.encode("utf-32"), "it is UTF-32"),
+    "UTF-32 without a mark": (URLS.encode("utf-32-be"), "it is UTF-32"),
+    "requests.seen": (b"\0\x14" + bytes(range(20)) + b"\0\x14" + b"\n" * 20, "it is a binary requests.seen of Scrapy"),
+    "zip": (b"PK\3\4\n\0rest\n", "it is a zip archive: unpack it first"),
+    "7z": (b"7z\xbc\xaf\x27\x1c\0\4\n", "it is a 7z archive: unpack it first"),
+    "lz4": (b"\x04\x22\x4d\x18\x64\x40\n", "it is compressed by lz4: unpack it first"),
+    "lzip": (b"LZIP\1\x14\n", "it is compressed by lzip: unpack it first"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_LINES)
+def test_files_without_lines(tmp_path, kind):
+    """They are refused with what they are, inside gzip, too; the others are read; exit 2."""
+    data, why = NO_LINES[kind]
+    (tmp_path / "file").write_bytes(data)
+    (tmp_path / "file.gz").write_bytes(gzip.compress(data))
+    (tmp_path / "good").write_bytes(b"a\n")
+    given = [tmp_path / name for name in ("file", "file.gz", "good")]
+    out, err = cli.run("dedupe", "-q", "--temporary", *given, code=2)
+    assert out == b"a\n"
+    told = [line for line in err.splitlines() if why in line]
+    assert [line.partition(":")[0] for line in told] == ["urifilter"] * 2, err
+    assert f"{tmp_path / 'file'}: " in told[0]
+    assert f"{tmp_path / 'file.gz'}: " in told[1]
+
+
+def test_a_file_without_lines_makes_no_filter(server_, tmp_path):
+    """It is told before a filter is made; what was compressed twice is told, too."""
+    (tmp_path / "file").write_bytes(NO_LINES["zip"][0])
+    assert "it is a zip archive" in cli.run("dedupe", tmp_path / "file", code=2)[1]
+    with server_.client() as client:
+        assert client.keys() == []
+    assert "compressed twice" in cli.run("add", given=gzip.compress(gzip.compress(b"a\n")), code=2)[1]
+
+
+@pytest.mark.parametrize("command", [["fingerprint"], ["digest"], ["check", "--filter", "precise"]])
+def test_lines_that_end_too_early_are_told_by_each_command(command):
+    """Its lines up to there are answered, and the exit code is 2, also in a pipe."""
+    make().close()
+    packed = gzip.compress(joined(urls(3)))[:-5]
+    out, err = cli.run(*command, given=packed, code=2)
+    assert out.count(b"\n") == 3
+    assert "stdin: its compressed data end too early" in err
 
 
 @pytest.mark.parametrize("command", ["dedupe", "add", "claim"])
@@ -363,7 +458,7 @@ def test_check(tmp_path):
     make()
     cli.run("add", "--filter", "precise", given=b"a\nb\n")
     for _ in range(2):
-        assert cli.run("check", "--filter", "precise", given=b"a\nx\r\nb")[0] == b"seen\ta\nnew\tx\r\nseen\tb\n"
+        assert cli.run("check", "--filter", "precise", given=b"a\nx\r\nb")[0] == b"seen\ta\nnew\tx\nseen\tb\n"
     assert cli.run("check", "--filter", "precise", given=b"x\ny\n", code=1)[0] == b"new\tx\nnew\ty\n"
     assert cli.run("check", "--filter", "precise", given=b"", code=1)[0] == b""
 

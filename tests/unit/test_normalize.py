@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +14,16 @@ from hypothesis import strategies as st
 from urifilter_redis.bloom.normalize import INDEX_PAGES, normalizer
 
 whatwg, sorted_, loose = normalizer("whatwg"), normalizer("sorted"), normalizer("loose")
+
+
+def test_one_minor_release_of_the_parser_is_allowed():
+    """The items of a filter do not depend on what a process has installed: releases of the parser differ."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (requirement,) = (each for each in project["dependencies"] if each.startswith("can_ada"))
+    found = re.fullmatch(r"can_ada>=(\d+)\.(\d+),<(\d+)\.(\d+)", requirement)
+    major, minor, end_major, end_minor = map(int, found.groups())
+    assert (end_major, end_minor) == (major, minor + 1)
+    assert metadata.version("can_ada").startswith(f"{major}.{minor}.")
 
 
 def test_none_does_nothing():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from urifilter_redis.cli import lines
 from urifilter_redis.cli.lines import Place, placed_windows
 
@@ -12,7 +14,7 @@ FILES = {
     "with a newline": b"a\nbb\r\n\nccc\ndddd\n" * 7,
     "without a newline": b"\nlast",
     "short after a newline": b"\n\xef\xbb\xbf",
-    "byte order mark": b"\xef\xbb\xbfa\nb\n",
+    "byte order mark": b"\xef\xbb\xbfa\nb\n\xef\xbb\xbf\xef\xbb\xbfc\r\r\n",
     "too long lines": b"x" * 50 + b"\na\n" + b"y" * 90 + b"\nb\nc\n" + b"z" * 41,
     "empty": b"",
 }
@@ -33,15 +35,34 @@ def test_reading_goes_on_at_every_place(tmp_path, monkeypatch, names, chunk):
         paths.append(str(tmp_path / str(number)))
     told: list[str] = []
     read, places, told_before = [], [], []
-    for (_, items), place in placed_windows(paths, told.append):
+    for items, place in placed_windows(paths, told.append):
         read.append(items)
         places.append(place)
         told_before.append(len(told))
     for number, place in enumerate(places):
         again: list[str] = []
-        rest = [items for (_, items), _ in placed_windows(paths, again.append, begin=place)]
+        rest = [items for items, _ in placed_windows(paths, again.append, begin=place)]
         assert [*chain(*rest)] == [*chain(*read[number + 1 :])]
         assert again == told[told_before[number] :]
         content = FILES[names[place.file]]
         assert content[: place.offset].count(b"\n") + (content[: place.offset][-1:] != b"\n") == place.lines
     assert [*placed_windows(paths, told.append, begin=Place(len(paths)))] == []
+
+
+MARKS = st.sampled_from([b"\xef\xbb\xbf", b"\xef", b"\xbb\xbf", b"\r", b"\n", b"a", b"\0", b" "])
+
+
+@given(pieces=st.lists(MARKS), chunk=st.integers(1, 9))
+def test_an_item_is_the_item_of_itself(pieces, chunk):
+    """However a stream is cut, its items are those of its lines; a printed item is read as the same item again."""
+    stream = b"a" + b"".join(pieces)
+
+    def read(data: bytes) -> list[bytes]:
+        chunks = (data[at : at + chunk] for at in range(0, len(data), chunk))
+        found = lines._windows(lines._lines("stream", chunks, pytest.fail, Place()), 3)
+        return [*chain.from_iterable(items for items, _ in found)]
+
+    items = read(stream)
+    assert items == [*map(lines.item_of, stream.removesuffix(b"\n").split(b"\n"))]
+    assert read(b"".join(item + b"\n" for item in items)) == items
+    assert not any(item.startswith(b"\xef\xbb\xbf") or item.endswith(b"\r") for item in items)

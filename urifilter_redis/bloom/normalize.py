@@ -14,6 +14,8 @@ __all__ = ["INDEX_PAGES", "NORMALIZATIONS", "TRACKING_PARAMETERS", "normalizer"]
 
 NORMALIZATIONS = ("none", "whatwg", "sorted", "loose")
 
+# Both lists, and the release of the parser, are part of the format: decision 022 says how another is taken in.
+
 #: Query parameters that tell where a visitor came from; the page is the same without them.
 TRACKING_PARAMETERS = frozenset({
     "_ga", "_gl", "_hsenc", "_hsmi", "_openstat", "dclid", "fbclid", "gbraid", "gclid", "gclsrc", "igshid", "li_fat_id",
