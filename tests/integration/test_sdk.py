@@ -19,6 +19,7 @@ from support.shard_keys import shard_key
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 
 QUICK = Timeouts(connect=1, reply=2, total=1)
@@ -283,7 +284,7 @@ class Scripted(http.server.ThreadingHTTPServer):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 self.server.seen.append((self.path, dict(self.headers), json.loads(body)))
                 status, headers, content = next(self.server.answers)
-                headers = {"X-Request-Id": self.headers["X-Request-Id"]} | headers
+                headers = {ATTEMPT_HEADER: self.headers[ATTEMPT_HEADER]} | headers
                 content = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(content)), **headers}.items():
@@ -318,8 +319,8 @@ GOOD = (200, {}, {"filter": "news", "ages": [0], "total": 1, "unique": 1})
         (500, {}, {"error_code": "internal_error", "error": "a bug"}),
         (502, {}, b"<html>Bad Gateway</html>"),
         (504, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
-        (200, {"X-Request-Id": "another"}, GOOD[2]),
-        (404, {"X-Request-Id": "another"}, {"error_code": "filter_not_found", "error": "none"}),
+        (200, {ATTEMPT_HEADER: "another"}, GOOD[2]),
+        (404, {ATTEMPT_HEADER: "another"}, {"error_code": "filter_not_found", "error": "none"}),
         (200, {}, b'{"ages": [0'),
         (200, {}, b"[]"),
     ],
@@ -361,7 +362,7 @@ def test_what_is_not_repeated(status, code):
 @pytest.mark.parametrize("status", [301, 401, 404, 413])
 def test_somebody_else_answers(status):
     """A proxy or a wrong address: an error at once; whether the request went on is not known, so its key is kept."""
-    html = (status, {"X-Request-Id": None}, b"<html>nginx</html>")
+    html = (status, {ATTEMPT_HEADER: None}, b"<html>nginx</html>")
     with Scripted(html, GOOD, GOOD) as server, FilterAPIClient(server.url) as api:
         with pytest.raises(FilterAPIError, match="somebody else than the service") as told:
             api.unique("news", ["a"])
@@ -370,6 +371,26 @@ def test_somebody_else_answers(status):
         assert api.unique("news", ["a"], retry=told.value) == ["a"]
     slots = [headers["Idempotency-Key"].split("/")[1:] for _, headers, _ in server.seen]
     assert slots == [["0", "1"], ["1", "1"], ["0", "1"]]
+
+
+def test_a_gateway_that_replaces_the_name_of_a_request():
+    """As Envoy does by default: an answer is this attempt's all the same."""
+    with Scripted((200, {"X-Request-Id": "of-a-gateway"}, GOOD[2])) as server, FilterAPIClient(server.url) as api:
+        assert api.insert_ages("news", ["a"]) == [0]
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "content"), [(200, GOOD[2]), (401, {"error_code": "unauthorized", "error": "send a token"})]
+)
+def test_a_gateway_that_removes_the_proof(status, content):
+    """The error says at once what is missing. The key is kept, for the request may have run."""
+    with Scripted((status, {ATTEMPT_HEADER: None}, content), GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError, match=f"no header {ATTEMPT_HEADER}") as told:
+            api.insert_ages("news", ["a"])
+        assert told.value.error_code == "bad_response"
+        assert api.insert_ages("news", ["a"], retry=told.value) == [0]
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
 
 
 @pytest.mark.parametrize(

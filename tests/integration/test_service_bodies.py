@@ -357,16 +357,18 @@ def test_keys(service):
 
 @pytest.mark.parametrize("name", ["a", "x" * 128, "Root=1-67891233-abcdef012345678912345678", "A.b_c:d+e@f-9="])
 def test_names_of_requests(service, name):
-    """The answer repeats the request's own name, whatever is asked and answered."""
+    """The answer repeats the request's own name, and that of the attempt, whatever is asked and answered."""
+    given = {"X_Request_Id": name, "Urifilter_Attempt": name[::-1]}
     with service.raw() as connection:
         for data, status in (
-            (unique(asking(), X_Request_Id=name), 200),
-            (unique(b"no", X_Request_Id=name), 400),
-            (request("GET", "/nowhere", X_Request_Id=name), 404),
-            (request("GET", "/healthz", X_Request_Id=name, Host="example.org"), 400),
+            (unique(asking(), **given), 200),
+            (unique(b"no", **given), 400),
+            (request("GET", "/nowhere", **given), 404),
+            (request("GET", "/healthz", Host="example.org", **given), 400),
         ):
             answer = connection.ask(data)
-            assert (status, name) == (answer.status, answer.headers["x-request-id"])
+            told = answer.headers["x-request-id"], answer.headers["urifilter-attempt"]
+            assert (answer.status, *told) == (status, name, name[::-1])
 
 
 def test_names_that_are_made(service):
