@@ -376,7 +376,8 @@ def _openapi(app: FastAPI, service: Service) -> dict[str, Any]:
     """Return the OpenAPI document; it is made once."""
     if app.openapi_schema is None:
         tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
-        servers = [{"url": "/", "description": "the service that this document is of"}]
+        # Relative to the document: behind a proxy the service may stand below a path, beside other applications.
+        servers = [{"url": ".", "description": "the service that this document is of"}]
         made = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=tags, servers=servers
         )
