@@ -14,6 +14,7 @@ import threading
 import pytest
 from support.proxy import Fault, HttpProxy, at_random, first
 from support.servers import wait_until
+from support.service import Service
 from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
@@ -356,6 +357,36 @@ def test_what_is_not_repeated(status, code):
         api.unique("news", ["a"])
     assert (told.value.status, told.value.error_code, told.value.indices) == (status, code, [2])
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(422, "too_many_items"), (413, "body_too_large")])
+def test_what_is_too_much_is_halved(status, code):
+    """And later calls send as little from the beginning; one item is refused for good."""
+    refusal = (status, {}, {"error_code": code, "error": "send several"})
+    with Scripted(refusal, GOOD, GOOD, GOOD, GOOD, refusal) as server, FilterAPIClient(server.url) as api:
+        assert api.insert_ages("news", ["https://example.com/a", "https://example.com/b"]) == [0, 0]
+        assert api.insert_ages("news", ["https://example.com/c", "https://example.com/d"]) == [0, 0]
+        with pytest.raises(FilterAPIError, match="send several"):
+            api.insert_ages("news", ["e"])
+    sent = ["".join(uri[-1] for uri in body["items"]) for _, _, body in server.seen]
+    assert sent == ["ab", "a", "b", "c", "d", "e"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", ["items = 100\n", "body = 5_000\n"])
+def test_a_service_of_lower_limits(any_server, news, limits):
+    """Calls of any length are answered, and so are claims with payloads."""
+    items = [f"https://example.com/{number}" for number in range(1000)]
+    with Service(any_server.url, settings=f"[limits]\n{limits}") as service, FilterAPIClient(service.url) as api:
+        assert api.insert_ages("news", items + items) == [0] * 1000 + [1] * 1000
+        assert api.contains_many("news", items) == [True] * 1000
+        with api.claims("news") as mine:
+            pages = [f"page {number}" for number in range(1000)]
+            assert mine.claim_many(pages, payload=lambda page: {"of": page, "more": "x" * 1000}) == [True] * 1000
+            assert mine.give_up(pages[:300], reason="too long") == [True] * 300
+            assert mine.commit(pages[300:600]) == [True] * 300
+        assert len(api.given_up("news", limit=300)) == 300
+        assert api.retry_given_up("news", pages[:300]) == 300
 
 
 @pytest.mark.sampled
