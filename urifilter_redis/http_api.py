@@ -156,6 +156,9 @@ ERROR_CODES: Mapping[str, Meaning] = {
         HTTPStatus.TOO_MANY_REQUESTS, "the token is wrong, and the address has sent too many wrong ones"
     ),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "the service has a bug: its log has the details"),
+    "unsupported": Meaning(
+        HTTPStatus.NOT_IMPLEMENTED, "this Redis will never do this, because it lacks commands: asking again is useless"
+    ),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was changed"),
     "answer_lost": Meaning(
         HTTPStatus.SERVICE_UNAVAILABLE,
