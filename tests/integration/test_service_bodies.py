@@ -864,6 +864,29 @@ def test_upgrades_with_a_body(service, framing, size):
         assert connection.ask(request("GET", "/healthz")).json() == {"status": "ok"}
 
 
+@pytest.mark.parametrize("size", [7, None])
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+@pytest.mark.parametrize(("connection", "version"), [("close, Upgrade", b"1.1"), ("Upgrade", b"1.0")])
+def test_an_upgrade_on_the_last_request_of_a_connection(service, framing, size, connection, version):
+    """Its body is read, and nothing behind it; then the connection ends."""
+    named = f"{framing} {size} {version}"
+    body, more = dump(asking(f"last {named}")), {"Connection": connection}
+    if framing == "chunks":
+        body, more = chunked(body, 10), more | {"Content_Length": None, "Transfer_Encoding": "chunked"}
+    asked = unique(body, **HTTP_2 | more).replace(b"HTTP/1.1", b"HTTP/" + version)
+    behind = unique(asking(f"behind {named}"))
+    data = asked + behind
+    size = size or asked.index(b"\r\n\r\n") + 4
+    with service.raw() as raw:
+        for start in range(0, len(data), size):
+            with contextlib.suppress(ConnectionError):  # it may be answered and closed before all is sent
+                raw.send(data[start : start + size])
+        assert raw.answer().json()["unique"] == 1
+        assert raw.answer() is None
+    with service.raw() as raw:
+        assert raw.ask(behind).json()["unique"] == 1
+
+
 def test_upgrades(service):
     """There are none: the request is answered as if it did not ask for one."""
     for to in ("websocket", "h2c", "TLS/1.2"):
