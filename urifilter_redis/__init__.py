@@ -26,6 +26,7 @@ from urifilter_redis.errors import (
     ServerUnavailable,
     SliceLost,
     TooLarge,
+    Unsupported,
     UriFilterError,
 )
 
@@ -82,6 +83,7 @@ __all__ = [
     "SliceLost",
     "Timeouts",
     "TooLarge",
+    "Unsupported",
     "UriFilter",
     "UriFilterError",
     "View",

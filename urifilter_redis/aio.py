@@ -147,6 +147,7 @@ class AsyncUriFilter(AsyncBaseClient):
             Restoring: another process is restoring the filter from its archive.
             ArchiveError: the archive is away or damaged, was not named, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> news = await AsyncUriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
@@ -211,6 +212,7 @@ class AsyncUriFilter(AsyncBaseClient):
             ArchiveMissing: there is no filter, but this user has opened one with an archive; the message names it.
             ArchiveError: the archive is away or damaged, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> await AsyncUriFilter.open("nothing")

@@ -141,6 +141,7 @@ class UriFilter(BlockingBaseClient):
             Restoring: another process is restoring the filter from its archive.
             ArchiveError: the archive is away or damaged, was not named, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> news = UriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
@@ -202,6 +203,7 @@ class UriFilter(BlockingBaseClient):
             ArchiveMissing: there is no filter, but this user has opened one with an archive; the message names it.
             ArchiveError: the archive is away or damaged, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> UriFilter.open("nothing")

@@ -72,7 +72,7 @@ def test_every_operation_has_a_tag_and_the_document_a_server(document):
     assert all(len(tags) == 1 for tags in used)
     assert {each["name"] for each in document["tags"]} == {tag for (tag,) in used}
     assert all(each["description"] for each in document["tags"])
-    assert [each["url"] for each in document["servers"]] == ["/"]
+    assert [each["url"] for each in document["servers"]] == ["."]
 
 
 def test_bodies_have_names(document):

@@ -97,6 +97,15 @@ def test_the_service():
         ("redis+sentinel://me:secret@a/crawl?reads=any", "reads is master or replicas"),
         ("redis+cluster://me:secret@a:99999", "."),
         ("redis+sentinel://a/crawl?sentinel_password=secret&socket_timeout=x", "."),
+        (
+            "redis://me:secret@a/0?tls=true",
+            "tls: there is no such option of an address; for TLS it begins with rediss://",
+        ),
+        ("rediss://me:secret@a/0?tls=true&ssl_ca_certs=x", "tls: there is no such option"),
+        ("unix:///tmp/s?host_name=a", "host_name: there is no such option"),
+        ("redis+cluster://me:secret@a,b?decode=1", "decode: there is no such option"),
+        ("redis+sentinel://a/crawl?sentinel_password=secret&fuu=1", "fuu: there is no such option"),
+        ("redis://:pa?x=secret@a", "in a password / and @ are written"),
     ],
 )
 def test_no_address(url, text):

@@ -15,6 +15,7 @@ from urifilter_redis.errors import (
     ServerFull,
     ServerUnavailable,
     SliceLost,
+    Unsupported,
     UriFilterError,
 )
 from urifilter_redis.flows.auto_rotate import tell_who_rotates
@@ -85,7 +86,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
             else:
                 yield from _make_anew(session, settings, large=large, items=items)
             yield from keep_listed(session)
-        except ServerUnavailable:
+        except (ServerUnavailable, Unsupported):
             raise
         except FilterNotFound:
             if attempt == TRIES:

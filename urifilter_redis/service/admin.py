@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
@@ -13,6 +14,7 @@ from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.union import union
 from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.logs import shape_of
 from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
 from urifilter_redis.service.requests import NAME_PATTERN, Strict, client_of, query, read, whole
 from urifilter_redis.service.responses import Answer
@@ -36,6 +38,9 @@ __all__ = ["ACTIONS", "Admin", "DropRequest"]
 _EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"
 _UID = "the uid of the filter, as `info` tells it: no other of the same name is dropped"
 
+
+#: Seconds to wait for the names of the filters, so that the log has that of a refused action.
+PATIENCE = 0.4
 
 audit = logging.getLogger("urifilter_redis.service.audit")
 
@@ -165,10 +170,9 @@ class Admin:
             Refusal: the token may not do this, the body has other fields, or the action failed.
         """
         request.scope[COMMAND], result = action, "internal_error"
-        request.scope[COUNTS] = {"filter": name}
         try:
             content = await self._done(request, name, action)
-            result = "ok"
+            request.scope[COUNTS], result = {"filter": name}, "ok"
         except Refusal as refusal:
             result = refusal.code
             raise
@@ -176,12 +180,24 @@ class Admin:
             fields = {
                 "token": request.scope.get(TOKEN, ""),
                 "client": client_of(request.scope, self._service.settings.trusted_proxies),
-                "filter": name,
+                "filter": name if result == "ok" else await self._shown(request, name),
                 "action": action,
                 "result": result,
             }
             audit.info(line_of(fields), extra={"fields": fields})
         return Answer({"filter": name, **content})
+
+    async def _shown(self, request: Request, name: str) -> str:
+        """Return the name of a refused action for the log, or its shape if there is no such filter.
+
+        Redis is asked for the names of its filters only if the request had a token.
+        """
+        filters = self._service.filters
+        if TOKEN in request.scope and not filters.knows(name):
+            with contextlib.suppress(errors.UriFilterError, TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await filters.names()
+        return name if filters.knows(name) else shape_of(name)
 
     async def _done(self, request: Request, name: str, action: str) -> dict[str, Any]:
         service = self._service

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
+
+from urifilter_redis.service.tokens import TOKEN_BEGINS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen"]
+__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen", "shape_of", "without"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -19,6 +22,18 @@ log = logging.getLogger("urifilter_redis.service")
 #: silence of the longest pause a message counts as new.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+
+
+def shape_of(text: str) -> str:
+    """Return what a log may tell of a text that may be a secret: its length, and whether it begins as a token does."""
+    kind = ", like a token" if text.startswith(TOKEN_BEGINS) else ""
+    return f"<{len(text)} characters{kind}>"
+
+
+def without(text: str, secret: str) -> str:
+    """Return a text with the shape of what may be a secret in its place."""
+    ends = "[A-Za-z0-9]"  # a token may end with a hyphen, and then there is no end of a word behind it
+    return re.sub(rf"(?<!{ends}){re.escape(secret)}(?!{ends})", shape_of(secret), text)
 
 
 class Seldom:

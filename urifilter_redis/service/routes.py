@@ -160,7 +160,15 @@ _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
 _OF_SERVER = _OF_ALL | {"server_full", "server_unavailable", "archive_unavailable"}
 _OF_BODIES = {"bad_json", "body_too_large", "too_slow", "unsupported_encoding"}
 _OF_TOKENS = {"unauthorized", "forbidden", "too_many_wrong_tokens"}
-_OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
+_OF_FILTER = {
+    "filter_not_found",
+    "bad_request",
+    "config_mismatch",
+    "restoring",
+    "slice_lost",
+    "too_many_requests",
+    "unsupported",
+}
 
 _OF_READS = _OF_SERVER | _OF_TOKENS
 _OF_STATES = _OF_READS | _OF_FILTER
@@ -376,7 +384,8 @@ def _openapi(app: FastAPI, service: Service) -> dict[str, Any]:
     """Return the OpenAPI document; it is made once."""
     if app.openapi_schema is None:
         tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
-        servers = [{"url": "/", "description": "the service that this document is of"}]
+        # Relative to the document: behind a proxy the service may stand below a path, beside other applications.
+        servers = [{"url": ".", "description": "the service that this document is of"}]
         made = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=tags, servers=servers
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import redis
 import redis.asyncio
@@ -223,7 +225,25 @@ def check_url(url: str) -> None:
     target = _parsed(url)
     nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
     for node, sentinel in [*nodes, ("", False)]:
-        _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+        made = _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+        _check_options(made, target.sentinel_query if sentinel else target.query)
+
+
+def _check_options(pool: Any, query: str) -> None:
+    """Check that redis-py knows all options of an address, of which it tells only as it connects."""
+    if "@" in query:  # the rest of a password is there
+        raise _no_url()
+    unknown = sorted(name for name in parse_qs(query) if name not in _known_options(pool.connection_class))
+    if unknown:
+        text = f"{', '.join(unknown)}: there is no such option of an address"
+        raise OptionError(f"{text}; for TLS it begins with rediss://" if {"tls", "ssl"} & {*unknown} else text)
+
+
+@functools.cache
+def _known_options(kind: type) -> set[str]:
+    """Return the options of a kind of redis-py's connections, and those of a pool."""
+    inits = (inspect.signature(each.__init__) for each in kind.__mro__)  # type: ignore[misc]
+    return {name for init in inits for name in init.parameters} - {"self", "args", "kwargs"} | {"max_connections"}
 
 
 def _parsed(url: str) -> Target:
