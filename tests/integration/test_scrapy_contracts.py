@@ -292,7 +292,7 @@ def test_pass_while_redis_is_away(make_server):
         assert max(before.values()) <= 2 * 2
         Crawl(*(site.at("127.0.0.1", each) for each in site.pages), spider="Finds", **settings).stats()
         again = Counter(site.fetched()) - before
-        assert {path for path in again if not site.pages[path].fails} == set()
+        assert {path for path in again if not site.pages[path].has_failed} == set()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ MOST = 500
 _STATS = {Answer.NEW: "urifilter/new", Answer.AGAIN: "urifilter/again", Answer.PASS: "urifilter/unasked"}
 
 
+#: The most visits of an address in a chain of redirects. A second is usual: the first has set a cookie. What goes in a
+#: circle would go on to REDIRECT_MAX_TIMES.
+MOST_VISITS = 3
+
 _URL_ONLY = (
     "%s is claimed with its address alone, so that another crawl would give its page to parse(): %s - no more of these "
     "will be shown (see urifilter/url_only)"
@@ -54,7 +58,8 @@ class _Question(NamedTuple):
     """A request that waits for an answer.
 
     Attributes:
-        earlier: the items of the addresses that redirected to it.
+        earlier: the items that end with its page: those of the addresses that redirected to it.
+        visited: the items of these addresses, also of those that are another's to end.
         again: whether its page is fetched whatever the filter says.
         is_late: whether it waited in the project's scheduler without an answer.
     """
@@ -62,6 +67,7 @@ class _Question(NamedTuple):
     request: Request
     item: str | bytes
     earlier: list[str | bytes]
+    visited: list[str | bytes]
     again: bool
     is_late: bool = False
 
@@ -138,21 +144,20 @@ class UriFilterScheduler(BaseScheduler):
         if self._is_closed:
             return False
         item, again = crawl.item(request), is_start or request.meta.get(META) == "again"
-        earlier: list[str | bytes] = []
         if fetch is not None:
-            is_same, takes_place = item == crawl.item(fetch.request), fetch.is_downloading
-            if request.dont_filter and (is_same or takes_place):  # a retry
+            own, takes_place = crawl.item(fetch.request), fetch.is_downloading
+            if request.dont_filter and (item == own or takes_place) and not fetch.is_redirect(request):  # a retry
                 fetches.replace(fetch)
-                return self._pass_on(request, Mark(items=fetch.items, again=fetch.again))
-            if takes_place and is_same:  # it is dropped, as by Scrapy's own filter
-                fetches.finish(fetch, fetch.outcome_of(request))
-            elif takes_place:
+                return self._pass_on(request, Mark(items=fetch.items, again=fetch.again, visited=fetch.visited))
+            if takes_place:
                 fetches.replace(fetch)
-                earlier, again = fetch.items, again or fetch.again
+                visited = [*fetch.visited, own]
+                self._ask_about(_Question(request, item, fetch.items, visited, again=again or fetch.again))
+                return True
         if request.dont_filter and not is_start:
             fetches.settle(request)
             return bool(self._inner.enqueue_request(request))
-        self._ask_about(_Question(request, item, earlier, again))
+        self._ask_about(_Question(request, item, [], [], again))
         return True
 
     def next_request(self) -> Request | None:
@@ -165,8 +170,8 @@ class UriFilterScheduler(BaseScheduler):
             if mark is None:
                 return cast("Request", request)
             if mark.get("ask"):
-                again = mark.get("again", False)
-                question = _Question(request, crawl.item(request), mark["items"], again, is_late=True)
+                more = mark.get("visited", []), mark.get("again", False)
+                question = _Question(request, crawl.item(request), mark["items"], *more, is_late=True)
                 if not (crawl.link.away and crawl.options.on_error == "pass"):
                     self._ask_about(question)
                     continue
@@ -294,7 +299,7 @@ class UriFilterScheduler(BaseScheduler):
         for each in self._asked:
             if each.is_late:
                 crawl.link.passed.pop(each.item, None)
-            if not crawl.outcomes.knows(each.item):
+            if not (crawl.outcomes.knows(each.item) or self._visits(each)):
                 asked.setdefault(each.item, each.request)
         if not asked:
             return {}
@@ -320,7 +325,13 @@ class UriFilterScheduler(BaseScheduler):
         """Pass on a request that is new; drop one that was seen."""
         crawl, item = self._crawl, question.item
         has_failed, unfiltered = item in crawl.outcomes.failed, question.request.dont_filter
-        if answer is Answer.NEW and has_failed:
+        if answer is Answer.SEEN and (visits := self._visits(question)):
+            if visits < MOST_VISITS:
+                mark = Mark(items=question.earlier, again=question.again, visited=question.visited)
+                self._pass_on(question.request, mark)
+                return
+            has_failed = True
+        elif answer is Answer.NEW and has_failed:
             crawl.outcomes.give_back_again(item)
             answer = Answer.SEEN
         elif question.again and answer in {Answer.NEW, Answer.SEEN} and (unfiltered or not has_failed):
@@ -345,6 +356,10 @@ class UriFilterScheduler(BaseScheduler):
         self._log(question.request, spider)  # type: ignore[arg-type]
         crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
+    def _visits(self, question: _Question) -> int:
+        """Return how often the address of a request has redirected, in any spelling, in the chain that leads to it."""
+        return sum(self._crawl.link.is_one(question.item, each) for each in question.visited)
+
     def _is_for_others(self, question: _Question) -> bool:
         """Whether a request goes to another crawl: there is no room, and another one can do what this one can."""
         return self.room == 0 and not (question.again or question.earlier or question.request in self._url_only)
@@ -358,6 +373,8 @@ class UriFilterScheduler(BaseScheduler):
             mark["ask"] = True
         if question.again:
             mark["again"] = True
+        if question.visited:
+            mark["visited"] = question.visited
         return mark
 
 
