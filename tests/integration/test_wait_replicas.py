@@ -138,7 +138,7 @@ def _caught_up(master) -> bool:
 @pytest.mark.quick
 def test_many_tasks_wait_together(any_server):
     """One WAIT is for all calls of a pipeline that many tasks share: it would hold up those behind it."""
-    wait = ("WAIT", 1, 50)
+    wait = ("WAIT", "1", "50")
 
     async def run() -> list:
         connector = AsyncConnector(Address(any_server.url), Timeouts(), wait_replicas=1)

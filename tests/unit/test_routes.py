@@ -56,7 +56,7 @@ def test_commands_go_to_the_nodes_of_their_keys(routes):
     """Each node gets its part, in the pipeline's order, and the outcomes come back to their places."""
     commands = [
         ("HGETALL", LOW),
-        ("EVALSHA", "sha", 2, HIGH, "x", LOW),
+        ("EVALSHA", "sha", "2", HIGH, "x", LOW),
         ("MEMORY", "USAGE", HIGH),
         for_key(("TIME",), HIGH),
         for_node(("INFO",), B),
@@ -138,5 +138,5 @@ def test_names():
 
 def test_commands_without_keys():
     """Any node will do."""
-    keyless = [("PING",), ("EVAL", "return 1", 0), ("SCAN", 0), ("CONFIG", "GET", "x")]
+    keyless = [("PING",), ("EVAL", "return 1", "0"), ("SCAN", "0"), ("CONFIG", "GET", "x")]
     assert {slot_of_command(each) for each in keyless} == {0}

@@ -279,7 +279,7 @@ def test_a_replica_that_is_away(monkeypatch):
 
 def test_one_wait_a_part():
     """All WAITs of a pipeline become one behind all else, whose outcome is that of each."""
-    routes, wait = Routes(), ("WAIT", 1, 100)
+    routes, wait = Routes(), ("WAIT", "1", "100")
     outcomes = [None] * 5
     (part,) = routes.split([("SET", "a", 1), wait, ("SET", "b", 1), wait, ("GET", "b")], outcomes)
     assert part.commands == [("SET", "a", 1), ("SET", "b", 1), ("GET", "b"), wait]

@@ -213,11 +213,11 @@ def test_routes_of_an_origin(asynchronous):
     routes = endpoint.routes()
     assert (routes.service.name, routes.service.sentinels) == ("crawl", ("a:1", "::1:2"))
     assert (routes.reads_replicas, routes.waits, routes.must_search) == (True, False, True)
-    redis_pool = endpoint.pool("::1:7").redis_pool
-    assert {name: redis_pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
-        "host": "::1", "port": 7, "db": 3, "username": "me", "password": "secret",
+    options = endpoint.pool("::1:7").options
+    assert {name: options[name] for name in ("host", "port", "db", "username", "password")} == {
+        "host": "::1", "port": 7, "db": "3", "username": "me", "password": "secret",
     }  # fmt: skip
-    of_sentinel = endpoint.pool("a:1", sentinel=True).redis_pool.connection_kwargs
+    of_sentinel = endpoint.pool("a:1", sentinel=True).options
     assert (of_sentinel["username"], of_sentinel["password"], of_sentinel.get("db")) == ("watcher", "hidden", None)
     cluster = Endpoint(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
     assert cluster.routes().seeds == ("a:6379", "b:6379")

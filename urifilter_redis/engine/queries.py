@@ -118,7 +118,7 @@ def scan(
     session: Session, command: str, key: str, cursor: bytes, count: int = ENTRIES_A_SCAN
 ) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
     """Return the next cursor and about ``count`` entries; the cursor 0 is the end. See ``scanned``."""
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", str(count)))
     return after, list(zip(listed[::2], listed[1::2], strict=True))
 
 

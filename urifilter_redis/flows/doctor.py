@@ -193,7 +193,7 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
         shards = [keys.shard(shard) for shard in some]
         metas = yield from ask(session, *(each.read_meta for each in shards))
         times = yield from ask(session, *(for_key(("TIME",), each.meta) for each in shards))
-        holders = yield from ask(session, *(("ZRANGE", each.holders, -1, -1, "WITHSCORES") for each in shards))
+        holders = yield from ask(session, *(("ZRANGE", each.holders, "-1", "-1", "WITHSCORES") for each in shards))
         for shard, meta, now, last in zip(some, map(to_mapping, metas), map(time_of, times), holders, strict=True):
             ahead = [*_ahead(meta, now / 1000), *_held_far(meta, to_scores(last), now / 1000)]
             told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []

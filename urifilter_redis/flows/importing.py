@@ -100,7 +100,7 @@ def read_members(
     cursor, the same run of the server has answered.
     """
     _, command, _, values = _READ_BY[kind]
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", str(count)))
     run = yield from _run_of(session, key)
     return run, text_in(after), listed[::values]
 

@@ -259,7 +259,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         live = [keys.slice(each.name) for each in state.view.slices]
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.next, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
-        usage = (("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in every)
+        usage = (("MEMORY", "USAGE", key, "SAMPLES", str(FIELDS_A_SAMPLE)) for key in every)
         forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
         memory = [each or 0 for each in found]
         parts = parts_of(config, state)

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.engine.holdings import Claim, Found, Holdings, Outstanding
@@ -120,15 +120,15 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
     that took in hand must be told before the limit is reached.
     """
     own = bytes.fromhex(holdings.holding.holder)
-    commands: list[Any] = []
+    commands: list[calls.Arguments] = []
     for shard in shards:
         keys = session.keys.shard(shard)
         commands += [
             time_at(session, shard),
             ("ZCARD", keys.hands),
             ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
-            ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
-            ("ZRANGE", keys.holders, -1, -1, "WITHSCORES"),
+            ("ZRANGE", keys.holders, "0", "1", "WITHSCORES"),
+            ("ZRANGE", keys.holders, "-1", "-1", "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
     asked = monotonic()
@@ -303,7 +303,7 @@ def _digests_in_hand(session: Session, holdings: Holdings, shard: int) -> Flow[s
     there: set[bytes] = set()
     start, end = claims.hands_of(bytes.fromhex(holdings.holding.holder))
     while True:
-        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
+        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", "0", str(A_PAGE)))
         there.update(member[8:] for member in page)
         if len(page) < A_PAGE:
             return there
