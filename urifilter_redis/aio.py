@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.base_async import AsyncBaseClient, Opening, windows
+from urifilter_redis.checks import check_flag
 from urifilter_redis.claiming.awaited import AsyncClaims
 from urifilter_redis.claiming.claims_backend import RedisClaims
 from urifilter_redis.engine.batch import (
@@ -600,6 +601,7 @@ class AsyncUriFilter(AsyncBaseClient):
             True
         """
         self._check_open()
+        check_flag("pauses", pauses)
         backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses, gives_back=beats)
         made = AsyncClaims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)

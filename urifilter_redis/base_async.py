@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.base_client import BaseClient
+from urifilter_redis.checks import check_flag
 from urifilter_redis.coalescer import Coalescer
 from urifilter_redis.engine.batch import opened_up
 from urifilter_redis.engine.combined_call import CombinedCall
@@ -107,7 +108,8 @@ class AsyncBaseClient(BaseClient):
         *,
         coalesce: bool,
     ) -> Self:
-        timeouts, rotation_timer = timeouts or Timeouts(), RotationTimer(rotate)
+        timeouts, rotation_timer = Timeouts.checked(timeouts), RotationTimer(rotate)
+        check_flag("coalesce", coalesce)
         backend = named_backend(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis

@@ -16,7 +16,7 @@ from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import inserted
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys, check_name
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import Connector
 from urifilter_redis.transport.url import READS, Address
@@ -49,7 +49,7 @@ def connect(  # noqa: PLR0913, PLR0917 - where the filter is
     near: NearCacheSettings | None = None,
 ) -> tuple[Connector, Session]:
     """Return a connector and a session without opening a filter; name None: for the server alone."""
-    keys, timeouts = FilterKeys(prefix, "any" if name is None else name), timeouts or Timeouts()
+    keys, timeouts = FilterKeys(prefix, "any" if name is None else name), Timeouts.checked(timeouts)
     backend, rotation_timer = named_backend(archive), RotationTimer(rotate)
     given = Address(redis) if redis is None or isinstance(redis, str) else redis
     connector = Connector(given, timeouts, connections, wait_replicas, reads)
@@ -85,6 +85,7 @@ class BlockingBaseClient(BaseClient):
 
     @classmethod
     def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
+        check_name(where[0])  # None would open what is for the server alone
         connector, session = connect(*where)
         opened = cls(connector, session)
         try:
@@ -230,5 +231,6 @@ def drop_filter(  # noqa: PLR0913 - likewise
         >>> drop_filter("news")
         False
     """
+    check_name(name)
     flow = functools.partial(dropping.drop, keep_archive=keep_archive)
     return run(flow, name, archive=archive, redis=redis, prefix=prefix, timeouts=timeouts)

@@ -183,6 +183,8 @@ class BaseClient:
 
     @on_progress.setter
     def on_progress(self, report: Callable[[int, int], object]) -> None:
+        if not callable(report):
+            raise TypeError(f"on_progress is a function of (done, total), and not {report!r}")
         self._session.report = report
 
     @property

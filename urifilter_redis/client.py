@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.base_blocking import BlockingBaseClient, windows
+from urifilter_redis.checks import check_flag
 from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.claiming.claims_backend import RedisClaims
 from urifilter_redis.engine.batch import (
@@ -590,6 +591,7 @@ class UriFilter(BlockingBaseClient):
             True
         """
         self._check_open()
+        check_flag("pauses", pauses)
         backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses, gives_back=beats)
         made = Claims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)

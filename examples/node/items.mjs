@@ -26,6 +26,7 @@ export function hasher(hash, seed) {
 export function bytesOf(item) {
   if (typeof item === 'string') return utf8(item);
   if (item instanceof Uint8Array) return Buffer.from(item);
+  if (item === null || item === undefined) throw new TypeError(`${item} is no item`);
   return Buffer.from(`\0json:${json(item)}`);
 }
 

@@ -119,7 +119,7 @@ def test_forget(news):
 
 def test_every_kind_of_item(news):
     """Text, bytes, JSON values; the empty string; a megabyte; what is no UTF-8."""
-    items = ["", b"\xff\xfe", "\ud800", {"a": [1, None]}, 7, 7.5, True, None, [], "x" * 2**20]
+    items = ["", b"\xff\xfe", "\ud800", {"a": [1, None]}, 7, 7.5, True, [None], [], "x" * 2**20]
     assert news.insert_ages(items) == [0] * len(items)
     assert news.insert_ages(items) == [1] * len(items)
     assert news.insert("é") is True

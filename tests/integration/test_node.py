@@ -18,7 +18,7 @@ TIMED = {"slices": 4, "period": "2000w"}
 
 #: Items of every kind; the spelling of some differs from that of others in what a normalisation takes away.
 ITEMS = [
-    "", "a", "ü€😀", "\ud800x", b"", b"\xff\x00", b"bytes", None, True, False, 0, -7, 1.5, 1e-7, 2**40, [], {},
+    "", "a", "ü€😀", "\ud800x", b"", b"\xff\x00", b"bytes", [None], True, False, 0, -7, 1.5, 1e-7, 2**40, [], {},
     ["é", '\x7f\u2028/"\\\n'], {"b": 1, "a": [2, {"d": None, "c": "x"}]}, {"\U0001f600": 3, "\uffff": 4},
     "http://www.example.com/a/", "https://example.com/a", "WWW.Example.com/index.html?b=1&a=2&utm_id=1#x",
     "http://ü.example:80/ä/../b?", b"HTTP://Example.com", "example.com:٣", "a.b\ufeffc.d", "mailto:a@b.c#d", "http://[::1",

@@ -39,7 +39,6 @@ def nested(depth: int) -> object:
         (1, b"\0json:1"),
         (1.0, b"\0json:1.0"),
         (True, b"\0json:true"),
-        (None, b"\0json:null"),
         ([], b"\0json:[]"),
         ("x" * 2**20, b"x" * 2**20),
     ],
@@ -68,6 +67,7 @@ def test_order_of_keys_does_not_matter(value):
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
+        (None, "None is no item"),
         (math.nan, "not JSON"),
         ([math.inf], "not JSON"),
         ({1: 2}, "key 1 is no string"),
@@ -78,7 +78,18 @@ def test_order_of_keys_does_not_matter(value):
         (nested(NESTING_LIMIT + 1), "nested deeper"),
         (nested(100_000), "nested deeper"),
     ],
-    ids=["nan", "infinity", "number key", "null key", "set", "object", "huge integer", "deep", "absurdly deep"],
+    ids=[
+        "nothing",
+        "nan",
+        "infinity",
+        "number key",
+        "null key",
+        "set",
+        "object",
+        "huge integer",
+        "deep",
+        "absurdly deep",
+    ],
 )
 def test_bad(item, reason):
     """Each bad item says why; in a list every bad one is named."""

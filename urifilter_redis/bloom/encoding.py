@@ -57,8 +57,8 @@ def encode_item(item: object) -> bytes:
     becomes ``\0json:`` and its compact dump with sorted keys. A NumPy scalar is the number that it holds.
 
     Raises:
-        BadItem: the item is no JSON value, has NaN, an infinity or a key that is not a string, or is nested deeper
-            than 256 levels.
+        BadItem: the item is None, or no JSON value, has NaN, an infinity or a key that is not a string, or is nested
+            deeper than 256 levels.
 
     Example:
         >>> encode_item({"b": 1, "a": 2})
@@ -68,6 +68,12 @@ def encode_item(item: object) -> bytes:
         return str.encode(item, "utf-8", "surrogatepass")
     if isinstance(item, bytes):
         return item
+    if item is None:  # what a function returns that finds none: all of these would be one item
+        raise BadItem("None is no item")
+    return _encode_json(item)
+
+
+def _encode_json(item: object) -> bytes:
     _check(item)
     try:
         text = _dump(item)
@@ -182,7 +188,7 @@ def unpack(kept: bytes) -> tuple[Any, Any]:
 
 
 def _text(value: object, which: str) -> bytes:
-    encoded = encode_item(value)
+    encoded = _encode_json(None) if value is None and which == "its payload" else encode_item(value)
     if isinstance(value, str):
         kind = b"s"
     elif isinstance(value, bytes):

@@ -350,7 +350,7 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
         raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
     if not is_whole(capacity, 1):
         raise ValueError(f"capacity is a whole number from 1 up and not {capacity!r}")
-    if not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
+    if not isinstance(error_rate, int | float) or not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     rate = error_rate if share is None else share
     if capacity > SHARDS_LIMIT * 8 * slice_limit(layout):  # no layout has less than a bit an item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from urifilter_redis.checks import check_seconds, check_text
 from urifilter_redis.claiming.base import AsyncBaseClaims
 from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, GIVE_UP, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
@@ -193,6 +194,7 @@ class AsyncClaims(AsyncBaseClaims):
             [True]
         """
         self._check_open()
+        check_text("reason", reason)  # None would commit the items without a note
         return await self._end(GIVE_UP, self._backend.committing(GIVE_UP, listed(uris), key, retry, reason=reason))
 
     async def release(
@@ -284,6 +286,8 @@ class AsyncClaims(AsyncBaseClaims):
             Outstanding(others=0, due=None)
         """
         self._check_open()
+        if within is not None:
+            check_seconds("within", within)
         await self._beat_with_call()
         if self._holdings.must_read(within):
             await self._run(self._backend.read_outstanding(within))

@@ -9,6 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.batch import items_of, listed
 from urifilter_redis.protocol.claims import check_delay, check_limit
 
@@ -46,6 +47,8 @@ class BaseClaims:
         name: str | None = None,
         beats: bool = True,
     ) -> None:
+        check_flag("beats", beats)
+        check_text("name", name, optional=True)
         self._backend, self._run, self._run_beat = backend, run, beat
         self._name, self._beats, self._may_beat = name, beats, beats
         self._holdings = backend.holdings

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from urifilter_redis.checks import check_seconds, check_text
 from urifilter_redis.claiming.base import BlockingBaseClaims
 from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, GIVE_UP, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
@@ -195,6 +196,7 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
+        check_text("reason", reason)  # None would commit the items without a note
         return self._end(GIVE_UP, self._backend.committing(GIVE_UP, listed(uris), key, retry, reason=reason))
 
     def release(
@@ -286,6 +288,8 @@ class Claims(BlockingBaseClaims):
             Outstanding(others=0, due=None)
         """
         self._check_open()
+        if within is not None:
+            check_seconds("within", within)
         self._beat_with_call()
         if self._holdings.must_read(within):
             self._run(self._backend.read_outstanding(within))

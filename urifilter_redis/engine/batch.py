@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import operator
+import reprlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.sizing import is_whole
+from urifilter_redis.checks import check_function
 from urifilter_redis.errors import Past, UriFilterError
 from urifilter_redis.protocol.claims import BYTES_A_CALL
 
@@ -355,7 +357,7 @@ def opened_up(items: Any) -> Iterable[Any]:
     """Return a collection of Python's own objects, also from one of Arrow, NumPy or pandas.
 
     Raises:
-        TypeError: one string or bytes-like object was given instead of a list, or a table.
+        TypeError: one item was given instead of a list, or a table, or what is no collection.
     """
     if not isinstance(items, _LONE):
         convert = getattr(items, "to_pylist", None) or getattr(items, "tolist", None)
@@ -365,6 +367,8 @@ def opened_up(items: Any) -> Iterable[Any]:
     if isinstance(items, _LONE):
         start = items[:40] if isinstance(items, str) else bytes(items[:40])
         raise TypeError(f"a list of items is wanted, not one item: [{start!r}]")
+    if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+        raise TypeError(f"a list of items is wanted, and not {reprlib.repr(items)}")
     return items  # type: ignore[no-any-return]
 
 
@@ -375,7 +379,10 @@ def listed(items: Iterable[Any]) -> Sequence[Any]:
 
 def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:
     """Return the item of each object."""
-    return objects if key is None else [key(each) for each in objects]
+    if key is None:
+        return objects
+    check_function("key", key)
+    return [key(each) for each in objects]
 
 
 @dataclass(frozen=True, slots=True)

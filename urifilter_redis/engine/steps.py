@@ -7,8 +7,10 @@ blocking calls or with awaited ones. All decisions are made in the flow.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+from urifilter_redis.checks import check_seconds
 
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
@@ -99,6 +101,23 @@ class Timeouts:
     total: float | None = None
     restoring: float = 0.0
     migrating: float = 30.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not (each.name == "total" and value is None):
+                check_seconds(each.name, value)
+
+    @classmethod
+    def checked(cls, timeouts: Timeouts | None) -> Timeouts:
+        """Return the timeouts of a caller; None: the defaults.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if timeouts is not None and not isinstance(timeouts, Timeouts):
+            raise TypeError(f"timeouts is Timeouts(), or None, and not {timeouts!r}")
+        return timeouts or cls()
 
 
 Step: TypeAlias = Send | Pause | Work

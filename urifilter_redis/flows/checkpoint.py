@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
 from urifilter_redis.flows.reading import archive_bitmap, read_leases
@@ -81,6 +82,7 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
         ArchiveError: the archive failed; the last checkpoint is still there.
         Restoring: the filter is being restored.
     """
+    check_flag("full", full)
     yield from check_registered(session)
     begun = yield from server_time(session)
     number = written = size = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.bloom.digest import shards_of, split
+from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.holdings import Claim, ClaimOptions
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
@@ -71,6 +72,7 @@ def options_of_claim(
         payload: makes a payload of each object that is asked about; None: each item is its own payload.
         holdings: note the answers; None: nothing in this process does.
     """
+    check_function("payload", payload)
 
     def claim_of(position: int) -> Claim:
         each = objects[position]
@@ -88,11 +90,13 @@ def options_of_release(
     Raises:
         ValueError: the delay is not 0 to 604,800 seconds (7 days).
     """
-    return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=bool(failed))
+    check_flag("failed", failed)
+    return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=failed)
 
 
 def reason_of(reason: str) -> bytes:
     """Return as much of a reason as a note keeps."""
+    check_text("reason", reason)
     return reason.encode(errors="replace")[:MOST_REASON].decode(errors="ignore").encode()
 
 

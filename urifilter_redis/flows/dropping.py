@@ -12,6 +12,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING
 
+from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
@@ -61,6 +62,7 @@ def drop(session: Session, *, keep_archive: bool = False, uid: str = "") -> Flow
         ConfigMismatch: the filter was dropped and created anew since it was opened.
         ArchiveMissing: the filter has an archive, and the caller has not named it.
     """
+    check_flag("keep_archive", keep_archive)
     session.clear_near()
     try:
         first = yield from read_first(session)

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from urifilter_redis.bloom.digest import split
+from urifilter_redis.checks import check_text
 from urifilter_redis.engine.batch import (
     FORGET,
     PART,
@@ -88,7 +89,10 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     call_key: str | None = None,
 ) -> Batch:
     """Make the batch of a client's method, whose errors have the answers of that method; see ``batch_of``."""
-    named = None if call_key is None else CallKey(call_key, of_items=True)
+    named = None
+    if call_key is not None:
+        check_text("call_key", call_key)
+        named = CallKey(call_key, of_items=True)
     near = session.near if method.nearby and max_age is None and named is None else None
     batch = batch_of(session, method.command, objects, retry, max_age, key=key, call_key=named, near=near)
     if retry is not None and not method.nearby:

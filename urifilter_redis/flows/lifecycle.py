@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
+from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import (
@@ -72,6 +73,8 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
         TooLarge: the filter does not fit into the server's free memory, or leaves too little without ``large``.
         ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
+    check_flag("large", large)
+    check_text("items", items, optional=True)
     yield from _learn_time(session)
     yield from check_module(session, settings.layout)
     for attempt in range(1, TRIES + 1):

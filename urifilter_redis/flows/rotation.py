@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import TIMED
+from urifilter_redis.checks import check_flag, check_whole
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
@@ -83,6 +84,8 @@ def rotate(session: Session, expected_epoch: int | None = None, *, dry_run: bool
         ArchiveError: the archive failed; the error says which shard has turned, if any has.
         UriFilterError: the retention does not rotate by time.
     """
+    check_flag("dry_run", dry_run)
+    check_whole("expected_epoch", expected_epoch)
     _check_timed(session)
     states = yield from read_states(session)
     top = top_epoch(states)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
+from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
@@ -69,6 +70,7 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
         Restoring: a source is being restored.
         UriFilterError: the layout is counting or redisbloom.
     """
+    check_flag("over_capacity", over_capacity)
     if session.keys.name in sources:
         raise ValueError(f"{session.keys.name} cannot be merged into itself")
     if session.config.layout == "counting":

@@ -219,7 +219,7 @@ def check_holder(holder: str) -> str:
     Raises:
         ValueError: it is not 16 hex digits, or begins with 00.
     """
-    if not re.fullmatch(r"(?!00)[0-9a-fA-F]{16}", holder):
+    if not isinstance(holder, str) or not re.fullmatch(r"(?!00)[0-9a-fA-F]{16}", holder):
         raise ValueError(f"a holder is 16 hex digits that do not begin with 00, and not {holder!r}")
     return holder.lower()
 

@@ -38,7 +38,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 def is_name(name: str) -> bool:
     """Whether a filter may have this name."""
-    return bool(_NAME.fullmatch(name))
+    return isinstance(name, str) and bool(_NAME.fullmatch(name))
 
 
 def check_name(name: str) -> str:
@@ -58,7 +58,7 @@ def check_prefix(prefix: str) -> str:
     Raises:
         ValueError: the prefix is not 1 to 64 of ``A-Z a-z 0-9 . _ : -`` (braces would change the cluster slot).
     """
-    if not _PREFIX.fullmatch(prefix):
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise ValueError(f"a key prefix is 1 to 64 of A-Z a-z 0-9 . _ : - and not {prefix!r}")
     return prefix
 

@@ -14,9 +14,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from urifilter_redis.checks import check_flag, check_text, check_whole
 from urifilter_redis.engine.batch import UNIQUE, call_to_resume, listed, with_batch
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.rotation import Rotation
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.holdings import Holdings
-    from urifilter_redis.engine.steps import Flow, Timeouts
+    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.config import FilterSettings
     from urifilter_redis.sdk.connection import Verify
@@ -82,6 +84,9 @@ class API:
         verify: Verify,
         proxy: str | None,
     ) -> None:
+        for name, value in {"url": url, "access_token": access_token, "proxy": proxy}.items():
+            check_text(name, value, optional=True)
+        timeouts = Timeouts.checked(timeouts)
         url = url or os.environ.get(URL_VARIABLE) or f"http://127.0.0.1:{DEFAULT_PORT}"
         token = access_token or os.environ.get(TOKEN_VARIABLE)
         advice = f"the service's address is a URL such as http://127.0.0.1:{DEFAULT_PORT}"
@@ -120,6 +125,7 @@ class API:
     @staticmethod
     def path_of(filter_typeid: str) -> str:
         """Return the path of a filter in the service."""
+        check_text("filter_typeid", filter_typeid)
         return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
 
     def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
@@ -156,6 +162,7 @@ class API:
             TypeError: ``objects`` is one string.
             ValueError: ``retry`` is the error of another call.
         """
+        check_whole("max_age", max_age)
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
         path, what = f"{self.path_of(filter_typeid)}/{command}", (filter_typeid, command, max_age)
         call = APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key)
@@ -205,6 +212,7 @@ class API:
 
     def create(self, name: str, settings: FilterSettings, *, large: bool) -> Flow[str]:
         """Make a filter; return its uid."""
+        check_flag("large", large)
         content = {
             each: value.total_seconds() if isinstance(value, timedelta) else value for each, value in settings.items()
         }
@@ -212,6 +220,8 @@ class API:
 
     def rotate(self, name: str, expected_epoch: int | None, *, dry_run: bool) -> Flow[Rotation]:
         """Rotate a filter from the expected epoch; None: from its present one."""
+        check_flag("dry_run", dry_run)
+        check_whole("expected_epoch", expected_epoch)
         answer: dict[str, Any] = {}
         if expected_epoch is None:
             answer = yield from self._act(name, "rotate", {"dry_run": True})
@@ -222,6 +232,7 @@ class API:
 
     def checkpoint(self, name: str, *, full: bool) -> Flow[Written]:
         """Write a checkpoint."""
+        check_flag("full", full)
         answer = yield from self._act(name, "checkpoint", {"full": full})
         return Written(answer["number"], answer["begun"], answer["shards"], answer["size"])
 
@@ -231,11 +242,16 @@ class API:
 
     def union(self, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
         """Insert all items of other filters; return about how many were added."""
+        check_flag("over_capacity", over_capacity)
+        for each in sources:
+            check_text("a source", each)
         content = {"sources": list(sources), "over_capacity": over_capacity}
         return (yield from self._act(name, "union", content))["added"]  # type: ignore[no-any-return]
 
     def drop(self, name: str, uid: str, *, keep_archive: bool) -> Flow[bool]:
         """Remove the filter with this uid; return whether there was one."""
+        check_text("uid", uid)
+        check_flag("keep_archive", keep_archive)
         content = {"confirm": name, "uid": uid, "keep_archive": keep_archive}
         return (yield from self._act(name, "drop", content))["dropped"]  # type: ignore[no-any-return]
 

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
+from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, listed
 from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.engine.looks import shared
@@ -121,7 +122,7 @@ class ClaimsCall(APICall):
     def _cuts(self, items: Sequence[object]) -> list[int]:
         weights = sizes(items, in_base64=self._ends)
         if self.payloads is not None:
-            weights = list(map(operator.add, weights, sizes(self.payloads)))
+            weights = list(map(operator.add, weights, sizes([0 if each is None else each for each in self.payloads])))
         return cuts(weights)
 
 
@@ -138,6 +139,7 @@ class HTTPClaims:
     """
 
     def __init__(self, api: API, filter_typeid: str, lease: float) -> None:
+        check_text("filter_typeid", filter_typeid)
         self._api, self.name = api, filter_typeid
         self.holdings = Holdings(check_lease(lease))
 
@@ -169,6 +171,7 @@ class HTTPClaims:
         retry: UriFilterError | None,
     ) -> ClaimsCall:
         """Make the call of a method that claims."""
+        check_function("payload", payload)
         payloads = None if payload is None else [payload(each) for each in objects]
         return self._call(method, objects, key, retry, payloads=payloads)
 
@@ -195,7 +198,8 @@ class HTTPClaims:
         failed: bool,
     ) -> ClaimsCall:
         """Make the call of a method that releases."""
-        return self._call(method, objects, key, retry, {"delay": check_delay(delay), "failed": bool(failed)})
+        check_flag("failed", failed)
+        return self._call(method, objects, key, retry, {"delay": check_delay(delay), "failed": failed})
 
     def resolve(self, question: ClaimsCall) -> Flow[ClaimsCall]:
         """Get all answers of a call."""

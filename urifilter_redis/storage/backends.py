@@ -6,6 +6,8 @@ import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from urifilter_redis.checks import check_text
+
 if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend
 
@@ -29,6 +31,7 @@ def named_backend(archive: str | None, *, asynchronous: bool = False) -> Backend
     Raises:
         ValueError: the address is neither ``file:///…`` nor ``mongodb://…/database``.
     """
+    check_text("archive", archive, optional=True)
     url = os.environ.get(ARCHIVE_VARIABLE) if archive is None else archive
     return open_backend(url, asynchronous=asynchronous) if url else None
 

@@ -1,0 +1,188 @@
+"""What is no item, and arguments of the wrong type: each public method refuses them by name, and does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from urifilter_redis import AsyncUriFilter, BadItem, FilterAPIError, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis.sdk import FilterAPIClient
+
+#: Of no argument the right type.
+NOTHING = object()
+
+
+@pytest.fixture
+def news(any_server):
+    with UriFilter.create("news", capacity=1000, redis=any_server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def api(service_for_admins):
+    service, token = service_for_admins
+    with FilterAPIClient(service.url, token) as client:
+        client.create("news", capacity=1000)
+        yield client
+
+
+#: Methods that take a list of items, of both clients and of claims.
+OF_LISTS = ("insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "commit", "release")
+OF_CLAIMS = ("claim_many", "claim_ages", "unique", "commit", "give_up", "release", "claimed")
+OF_API = ("filter", "insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "retry_given_up")
+
+
+def refused(name: str, call, *values: object) -> None:
+    """A call refuses each value, and its error has the argument's name."""
+    for value in values:
+        with pytest.raises((TypeError, ValueError), match=name) as caught:
+            call(value)
+        assert not isinstance(caught.value, UnicodeError)
+
+
+def test_what_is_no_item(news):
+    """None is none, alone and in a list, whatever the method; within an item, and as a payload, it stays."""
+    for method in (news.insert, news.contains):
+        with pytest.raises(BadItem, match="None is no item"):
+            method(None)
+    with news.claims(beats=False) as mine:
+        with pytest.raises(BadItem, match="None is no item"):
+            mine.claim(None, payload="kept")
+        for method in [getattr(news, each) for each in OF_LISTS] + [getattr(mine, each) for each in OF_CLAIMS]:
+            with pytest.raises(BadItem, match="item 1: None is no item") as caught:
+                method(["a", None])
+            assert caught.value.indices == [1]
+            with pytest.raises(BadItem):
+                method(["a"], key=lambda _: None)
+        assert mine.claim("b", payload=None)
+        assert [claim.payload for claim in mine.held] == [None]
+    assert news.inserted() == 0
+    assert news.unique([[None], {"a": None}, "None", "null"]) == [[None], {"a": None}, "None", "null"]
+
+
+def test_what_is_no_item_over_http(api):
+    """The same, by the SDK and by JSON's null."""
+    with api.claims("news") as mine:
+        for method in [lambda items, each=each: getattr(api, each)("news", items) for each in OF_API] + [
+            getattr(mine, each) for each in OF_CLAIMS if each != "claimed"
+        ]:
+            with pytest.raises(FilterAPIError, match="None is no item") as caught:
+                method(["a", None])
+            assert (caught.value.error_code, list(caught.value.indices)) == ("bad_item", [1])
+        assert mine.claim("b", payload=None)
+    assert api.contains_many("news", ["a"]) == [False]
+
+
+def test_null_in_a_request(service_for_admins, api):
+    """It is refused with its place, and nothing of the request is inserted."""
+    service, token = service_for_admins
+    head = {"Authorization": f"Bearer {token}"}
+    answer = httpx.post(f"{service.url}/v1/filters/news/insert", headers=head, json={"items": ["a", None]})
+    assert (answer.status_code, answer.json()["indices"]) == (422, [1]), answer.text
+    assert api.contains_many("news", ["a"]) == [False]
+
+
+@pytest.mark.parametrize("name", OF_LISTS)
+def test_lists_and_functions(news, name):
+    """A list is a collection, and a key a function."""
+    method = getattr(news, name)
+    refused("a list of items is wanted", method, None, 5, "text", b"bytes", NOTHING)
+    refused("key is a function", lambda key: method(["a"], key=key), "url", 5, [])
+
+
+def test_arguments_of_a_filter(news):
+    """Each by its name; what is no flag is not taken for True."""
+    refused("call_key is a str", lambda value: news.insert_many(["a"], call_key=value), b"a", 5)
+    refused("failed is True or False", lambda value: news.release(["a"], failed=value), "no", None, 1)
+    refused("dry_run is True or False", lambda value: news.rotate(dry_run=value), "no", None)
+    refused("expected_epoch is a whole number", news.rotate, "0", 1.5, [True])
+    refused("over_capacity is True or False", lambda value: news.union("other", over_capacity=value), "no", None)
+    refused("a filter's name", news.union, None, 5, b"other")
+    refused("full is True or False", lambda value: news.checkpoint(full=value), "no", None)
+    refused("keep_archive is True or False", lambda value: news.drop(keep_archive=value), "no", None)
+    refused("a holder is", news.beat, None, 5, b"0123456789abcdef")
+    refused("on_progress is a function", lambda value: setattr(news, "on_progress", value), None, 5)
+    refused("limit is", news.given_up, None, "5", [True])
+    assert news.insert("a") is True
+
+
+def test_arguments_of_claims(news):
+    """Each by its name. A reason of None would commit the items without a note."""
+    refused("name is a str", lambda value: news.claims(name=value), 5, b"mine")
+    refused("beats is True or False", lambda value: news.claims(beats=value), "no", None)
+    refused("pauses is True or False", lambda value: news.claims(pauses=value), "no", None)
+    refused("a holder is", lambda value: news.claims(holder=value), 5, b"0123456789abcdef")
+    with news.claims(beats=False) as mine:
+        assert mine.claim("a")
+        refused("reason is a str", lambda value: mine.give_up(["a"], value), None, b"answers 500", 5)
+        refused("payload is a function", lambda value: mine.claim_many(["b"], payload=value), "text", 5)
+        refused("failed is True or False", lambda value: mine.release(["a"], failed=value), "no", None)
+        refused("within is a number", mine.outstanding, "5", [True], NOTHING)
+        assert [claim.item for claim in mine.held] == ["a"]
+        assert mine.give_up(["a"], "answers 500") == [True]
+
+
+def test_where_a_filter_is(any_server):
+    """The arguments of ``create``, ``open``, ``drop_filter``, ``list_filters``: nothing is made, opened or dropped."""
+    url = any_server.url
+    UriFilter.create("any", capacity=1000, redis=url).close()  # the name that stands for the server alone
+
+    def create(**wrong):
+        UriFilter.create(**{"name": "made", "capacity": 1000, "redis": url} | wrong)
+
+    for call in (create, lambda name: UriFilter.open(name, redis=url), lambda name: drop_filter(name, redis=url)):
+        refused("a filter's name", lambda value, call=call: call(name=value), None, 5, b"any")
+    refused("a key prefix", lambda value: list_filters(redis=url, prefix=value), None, 5, b"urifilter")
+    refused("timeouts is", lambda value: create(timeouts=value), 5, [], {})
+    refused("total is a number", lambda value: Timeouts(total=value), "5", [True])
+    refused("restoring is a number", lambda value: Timeouts(restoring=value), None, "5")
+    for name, wanted, values in (
+        ("archive", "a str, or None", (5, [], b"file:///a")),
+        ("items", "a str, or None", (5, b"urls")),
+        ("large", "True or False", ("no", None)),
+        ("error_rate", "from", (None, "1e-4")),
+    ):
+        refused(f"{name} is {wanted}", lambda value, name=name: create(**{name: value}), *values)
+    assert list_filters(redis=url) == ["any"]
+
+
+def test_arguments_for_asyncio(any_server):
+    """As the others; and whether calls are sent together."""
+
+    async def main() -> None:
+        for wrong, name in (({"coalesce": "no"}, "coalesce is True or False"), ({"timeouts": 5}, "timeouts is")):
+            with pytest.raises(TypeError, match=name):
+                await AsyncUriFilter.create("made", capacity=1000, redis=any_server.url, **wrong)
+        with pytest.raises(ValueError, match="a filter's name"):
+            await AsyncUriFilter.open(None, redis=any_server.url)
+        async with await AsyncUriFilter.create("made", capacity=1000, redis=any_server.url) as made:
+            with pytest.raises(BadItem, match="None is no item"):
+                await made.insert(None)
+            async with made.claims(beats=False) as mine:
+                with pytest.raises(TypeError, match="reason is a str"):
+                    await mine.give_up(["a"], None)
+
+    asyncio.run(main())
+
+
+def test_arguments_over_http(api):
+    """The SDK refuses by the same names, before it sends anything."""
+    refused("filter_typeid is a str", api.info, None, 5, b"news")
+    refused("filter_typeid is a str", api.claims, None, 5)
+    refused("max_age is a whole number", lambda value: api.ages("news", ["a"], max_age=value), "1", b"1", [True])
+    refused("expected_epoch is a whole number", lambda value: api.rotate("news", value), "1", 1.5)
+    refused("dry_run is True or False", lambda value: api.rotate("news", dry_run=value), "no", None)
+    refused("full is True or False", lambda value: api.checkpoint("news", full=value), "no")
+    refused("uid is a str", lambda value: api.drop("news", value), None, 5)
+    refused("a source is a str", lambda value: api.union("news", value), None, 5)
+    refused("large is True or False", lambda value: api.create("more", large=value, capacity=1000), "no")
+    refused("url is a str", FilterAPIClient, 5, b"http://127.0.0.1:1")
+    refused("access_token is a str", lambda value: FilterAPIClient(None, value), 5, b"token")
+    with api.claims("news") as mine:
+        assert mine.claim("a")
+        refused("reason is a str", lambda value: mine.give_up(["a"], value), None, b"answers 500")
+        refused("payload is a function", lambda value: mine.claim_many(["b"], payload=value), "text")
+        refused("failed is True or False", lambda value: mine.release(["a"], failed=value), "no")
+    assert "more" not in api.filters()
