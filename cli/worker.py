@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import sys
 from dataclasses import asdict
+from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +18,7 @@ from urifilter_redis.base_blocking import list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.service.logs import on_hangup, reopen
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_backend
 from urifilter_redis.worker import Worker
 
@@ -105,7 +109,7 @@ class _Stop:
 
 
 def _log_to(path: Path | None) -> None:
-    handler = logging.FileHandler(path) if path else logging.StreamHandler()
+    handler = WatchedFileHandler(path) if path else logging.StreamHandler()  # which finds that a file was renamed
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     top = logging.getLogger("urifilter_redis")
     top.addHandler(handler)
@@ -157,8 +161,11 @@ def worker(
     if backend is not None:
         drive(backend.filters())
         drive(backend.close())
-    with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
+    with background(daemon=daemon, pidfile=pidfile, log_file=log_file), contextlib.ExitStack() as stack:
         _log_to(log_file)
+        if log_file is not None:
+            on_hangup(functools.partial(reopen, log_file, daemon))  # so it does not end then
+        signals = stack.enter_context(Signals())
         stop = _Stop(signals)
         where = options.redis, options.prefix, archive, named_backend(archive)
         work = Worker(*where, every, names, stop.check, timeouts=options.where()["timeouts"])

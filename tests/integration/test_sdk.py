@@ -488,6 +488,23 @@ def test_what_retry_refuses(service, news):
         assert api.insert_ages("news", ["a", "b"], retry=told.value) == [0, 0]
 
 
+def test_a_repeat_after_the_record_is_gone(monkeypatch):
+    """Nine minutes later the service has forgotten the answer: the call fails, and calls no new item seen."""
+    lost = (401, {ATTEMPT_HEADER: None}, b"<html>of somebody else</html>")
+    with Scripted(lost, GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError) as told:
+            api.insert_ages("news", ["a"])
+        clock = api._api.session.ids.clock
+        now = clock.now()
+        monkeypatch.setattr(clock, "now", lambda: now + 9 * 60_000)
+        with pytest.raises(FilterAPIError, match="kept for 8 minutes") as gone:
+            api.insert_ages("news", ["a"], retry=told.value)
+        assert gone.value.error_code == "answer_lost"
+        assert len(server.seen) == 1
+        monkeypatch.setattr(clock, "now", lambda: now + 7 * 60_000)
+        assert api.insert_ages("news", ["a"], retry=told.value) == [0]
+
+
 def test_long_items_go_out_in_several_requests(service, news):
     """By their bytes, too: 100 items of 60,000 characters are no body that is too large."""
     uris = [f"{i}/{'ä' * 30_000}" for i in range(100)]

@@ -161,6 +161,19 @@ def test_a_union_over_capacity(api, name):
     assert all(api("contains_many", name, list(range(250))))
 
 
+def test_a_union_of_nothing(guarded, redis, name):
+    """Whatever is wrong with a source, its error has no address of Redis."""
+    other, wrong = f"{name}.other", f"{name}.wrong"
+    for each, settings in ((name, FOREVER), (other, FOREVER), (wrong, FOREVER | {"capacity": 2000})):
+        assert act(guarded, each, "create", settings).status == 200
+    with redis.client() as admin:
+        admin.delete(next(key for key in admin.scan_iter(f"*{other}*") if admin.type(key) == b"string"))
+    for source, code in (("missing", "filter_not_found"), (wrong, "config_mismatch"), (other, "slice_lost")):
+        answer = act(guarded, name, "union", {"sources": [source]})
+        assert answer.json()["error_code"] == code, answer.json()
+        assert "redis:" not in answer.body.decode()
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_reply_is_lost(guarded, api, name, fault):
     """The SDK repeats the request, or an old copy arrives late: it is as if it had been done once."""

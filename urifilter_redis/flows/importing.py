@@ -137,7 +137,7 @@ def condition_of(session: Session) -> Flow[Condition]:
 def _run_of(session: Session, key: bytes) -> Flow[str]:
     run = yield from server_run(session, key)
     if not run:
-        text = f"this user may not run INFO, which shows whether the server was restarted meanwhile: {MEND}"
+        text = f"this user may not run INFO, or the server does not know it: it tells of restarts: {MEND}"
         raise UriFilterError(f"{session.where}: {text}")
     return run
 

@@ -16,7 +16,7 @@ from urifilter_redis.bloom.sizing import (
     module_rate,
 )
 from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic reads annotations
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, server_time, unless_withheld
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.reading import fill_of, items_in_module
@@ -260,8 +260,8 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.next, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
         usage = (("MEMORY", "USAGE", key, "SAMPLES", str(FIELDS_A_SAMPLE)) for key in every)
-        forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
-        memory = [each or 0 for each in found]
+        (forgotten,) = yield from ask(session, ("ZCARD", keys.forgotten))
+        memory = [each or 0 for each in (yield from unless_withheld(ask(session, *usage))) or ()]
         parts = parts_of(config, state)
         if config.layout == REDISBLOOM:
             lengths = yield from _read_module(session, keys, parts)
@@ -272,7 +272,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
-            return _Shard(state, forgotten, sum(memory), sum(memory[len(own) :]), lengths, parts)
+            return _Shard(state, forgotten, sum(memory or lengths), sum(memory[len(own) :]), lengths, parts)
 
 
 def _read_module(session: Session, keys: ShardKeys, parts: Sequence[Part]) -> Flow[list[int]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import FilterKeys
 
 __all__ = [
     "Probed",
@@ -184,14 +185,16 @@ class Probed:
         return " and ".join(texts)
 
 
-def probe(session: Session, layout: str = "") -> Flow[Probed]:
+def probe(session: Session, layout: str = "", keys: FilterKeys | None = None) -> Flow[Probed]:
     """Return the commands and functions that the scripts need and do not have; for redisbloom those of the module.
+
+    ``keys`` are those at which commands are tried; None: the session's.
 
     Raises:
         ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
     """
     try:
-        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0), layout))
+        (reply,) = yield from ask(session, calls.probe((keys or session.keys).shard(0), layout))
     except ServerUnavailable as error:
         if command := _UNKNOWN.search(str(error)):  # a server without scripts
             return Probed(unknown=(command[1].upper(),))

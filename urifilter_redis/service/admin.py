@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from urifilter_redis import errors
 from urifilter_redis.flows import dropping, lifecycle, rotation
@@ -47,6 +47,15 @@ audit = logging.getLogger("urifilter_redis.service.audit")
 
 class RotateRequest(Strict):
     """How to close the newest slice of a filter, and begin the next."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["expected_epoch"], "properties": {"expected_epoch": {"type": "integer"}}},
+                {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
+            ]
+        }
+    )
 
     expected_epoch: Annotated[int | None, Field(ge=0, description=_EPOCH), BeforeValidator(whole)] = None
     dry_run: Annotated[bool, Field(description="only tell the epoch that would be reached")] = False

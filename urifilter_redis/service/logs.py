@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import re
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.service.tokens import TOKEN_BEGINS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen", "shape_of", "without"]
+__all__ = ["JsonFormatter", "Seldom", "configuration", "on_hangup", "reopen", "shape_of", "without"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -102,3 +106,23 @@ def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a pa
         with file.open("a") as anew:
             for stream in (1, 2):
                 os.dup2(anew.fileno(), stream)
+
+
+def on_hangup(act: Callable[[], object]) -> None:
+    """Call a function after each SIGHUP, in a thread of its own: the code that a signal interrupts may hold any lock.
+
+    SIGHUP is let through from now on.
+    """
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def answer() -> None:
+        while True:
+            asked.get()
+            try:
+                act()
+            except Exception:
+                log.exception("SIGHUP: this is a bug; all goes on as it was")
+
+    threading.Thread(target=answer, daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda *_: asked.put(None))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, SLICES, TIMED, WRITES
-from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM
+from urifilter_redis.bloom.sizing import ERROR_RATES, LAYOUTS, REDISBLOOM, SHARDS_LIMIT
 from urifilter_redis.http_api import (
     ACCESS_PATH,
     COMMANDS,
@@ -200,6 +200,14 @@ _OF_RETENTION: Mapping[str, tuple[str, ...]] = {
     "rolling": ("slices", "period", "expire_after"),
 }
 _NEEDED = ("slices", "period")
+
+#: The numbers that settings may be, whatever the retention.
+_BOUNDS: Mapping[str, dict[str, Any]] = {
+    "capacity": {"minimum": 1},
+    "error_rate": {"minimum": ERROR_RATES[0], "maximum": ERROR_RATES[1]},
+    "period_capacity": {"type": ["integer", "null"], "minimum": 1},
+    "shards": {"type": ["integer", "null"], "minimum": 1, "maximum": SHARDS_LIMIT},
+}
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -420,6 +428,9 @@ def _create_requests() -> dict[str, Any]:
     for retention in RETENTIONS:
         others = {name for names in _OF_RETENTION.values() for name in names} - {*_OF_RETENTION[retention]}
         fields = {name: dict(field) for name, field in known.items() if name not in others}
+        for name in _BOUNDS.keys() & fields.keys():
+            fields[name].pop("anyOf", None)
+            fields[name] |= _BOUNDS[name]
         for name in choices.keys() & fields.keys():
             fields[name]["enum"] = [*choices[name], *([None] if fields[name]["default"] is None else [])]
         fields["retention"] |= {"const": retention}
