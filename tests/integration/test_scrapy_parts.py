@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 
 import pytest
 
@@ -240,6 +241,21 @@ def test_key(any_server, key, monkeypatch):
     assert seen(any_server, *items) == [
         each == key for each in ("fingerprint", "url", "test_scrapy_parts.without_query")
     ]
+
+
+@pytest.mark.parametrize("item", [None, 5, ("a",)])
+def test_a_key_that_is_no_item(any_server, item):
+    """The spider closes, and says which setting is wrong: all pages but one would be seen otherwise."""
+
+    async def test(parts):
+        with pytest.raises(
+            TypeError, match=f"URIFILTER_KEY is a function .* and not {re.escape(repr(item))}, as of <GET"
+        ):
+            parts.crawler.engine.crawl(scrapy.Request(A))
+        await asyncio.sleep(0)
+        assert parts.crawler.engine.reason == "urifilter_error"
+
+    run(any_server, test, URIFILTER_KEY=lambda _: item)
 
 
 def without_query(request):

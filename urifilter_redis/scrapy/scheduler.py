@@ -16,14 +16,13 @@ from scrapy.exceptions import NotSupported
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.scrapy.claims import Reclaiming
 from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl
 from urifilter_redis.scrapy.fetches import Mark
 from urifilter_redis.scrapy.link import Answer
 from urifilter_redis.scrapy.options import META
 from urifilter_redis.scrapy.outcomes import Outcome
-from urifilter_redis.scrapy.payloads import text_of, written
+from urifilter_redis.scrapy.payloads import kept_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +47,8 @@ _STATS = {Answer.NEW: "urifilter/new", Answer.AGAIN: "urifilter/again", Answer.P
 #: circle would go on to REDIRECT_MAX_TIMES.
 MOST_VISITS = 3
 
-_URL_ONLY = (
-    "%s is claimed with its address alone, so that another crawl would give its page to parse(): %s - no more of these "
+_NOT_WHOLE = (
+    "%s cannot be kept whole for another crawl, which would give its page to parse() without %s - no more of these "
     "will be shown (see urifilter/url_only)"
 )
 
@@ -92,8 +91,8 @@ class UriFilterScheduler(BaseScheduler):
         self._has_memory, self._has_disk = Scheduler in inner.__mro__, bool(settings.get("JOBDIR"))
         self._questions: deque[_Question] = deque()
         self._asked: list[_Question] = []
-        #: The requests that are claimed with their address alone: another crawl would lose the rest of them.
-        self._url_only: weakref.WeakSet[Request] = weakref.WeakSet()
+        #: Copies of the requests that are claimed and cannot be kept whole: another crawl would lose the rest of them.
+        self._not_whole: weakref.WeakKeyDictionary[Request, Request] = weakref.WeakKeyDictionary()
         self._task: asyncio.Task[None] | None = None
         #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
         self._again: set[str | bytes] = set()
@@ -308,18 +307,16 @@ class UriFilterScheduler(BaseScheduler):
         return dict(zip(asked, answers, strict=True))
 
     def _payload(self, request: Request) -> str | None:
-        """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
+        """Return the text by which another crawl can fetch a request; None if it is too long."""
         spider = self._crawl.crawler.spider
         assert spider is not None  # noqa: S101 - there are requests
-        try:
-            return text_of(request, spider)
-        except ValueError as error:
-            self._url_only.add(request)
+        text, lost = kept_of(request, spider)
+        if lost and request not in self._not_whole:
+            self._not_whole[request] = request.copy()
             if not self._crawl.stats.get_value("urifilter/url_only"):
-                logger.warning(_URL_ONLY, request, error)
+                logger.warning(_NOT_WHOLE, request, lost)
             self._crawl.stats.inc_value("urifilter/url_only")
-            text = written(spider, {"url": request.url})
-            return text if len(text) <= MOST_BYTES else None
+        return text
 
     def _answer(self, question: _Question, answer: Answer) -> None:
         """Pass on a request that is new; drop one that was seen."""
@@ -345,8 +342,8 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.outcomes.share(item)
                 crawl.fetches.settle(question.request)
                 return
-            if answer is Answer.NEW and self._has_memory and not self._has_disk:
-                crawl.outcomes.in_hand.add(item)
+            if answer is Answer.NEW:
+                self._take_in_hand(question)
             self._pass_on(question.request, self._mark(question, answer))
             return
         if question.earlier:
@@ -356,13 +353,21 @@ class UriFilterScheduler(BaseScheduler):
         self._log(question.request, spider)  # type: ignore[arg-type]
         crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
+    def _take_in_hand(self, question: _Question) -> None:
+        """Note that this crawl fetches what is new to it."""
+        outcomes = self._crawl.outcomes
+        if (whole := self._not_whole.pop(question.request, None)) is not None:
+            outcomes.whole[question.item] = whole
+        if self._has_memory and not self._has_disk:
+            outcomes.in_hand.add(question.item)
+
     def _visits(self, question: _Question) -> int:
         """Return how often the address of a request has redirected, in any spelling, in the chain that leads to it."""
         return sum(self._crawl.link.is_one(question.item, each) for each in question.visited)
 
     def _is_for_others(self, question: _Question) -> bool:
         """Whether a request goes to another crawl: there is no room, and another one can do what this one can."""
-        return self.room == 0 and not (question.again or question.earlier or question.request in self._url_only)
+        return self.room == 0 and not (question.again or question.earlier or question.request in self._not_whole)
 
     def _mark(self, question: _Question, answer: Answer) -> Mark:
         """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
