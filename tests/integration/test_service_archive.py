@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from support.servers import silent_port, wait_until
 from support.service import Service, ask
 from support.shard_keys import shard_key
 
-from urifilter_redis import UriFilter
+from urifilter_redis import SliceLost, UriFilter
+from urifilter_redis.flows.items import answer
 from urifilter_redis.service import tokens
+from urifilter_redis.service.filters import connect
+from urifilter_redis.service.settings import ServiceSettings
 
 NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 WANTED = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
@@ -162,6 +166,7 @@ def test_the_page_shows_it(any_server, nowhere):
         expect(shown.locator(".items")).to_have_text("1")
 
 
+@pytest.mark.slow
 def test_a_lost_bitmap(server, disk):
     """It is restored, which nobody overlooks: log, page, info and metrics tell it until it is acknowledged.
 
@@ -196,6 +201,7 @@ def test_a_lost_bitmap(server, disk):
         assert asked(service, "GET", f"{FILTERS}/news").json()["info"]["loss"] is None
 
 
+@pytest.mark.slow
 def test_a_lost_bitmap_without_a_checkpoint(server, disk):
     """Nothing is restored, and everybody gets 503, again and again."""
     UriFilter.create("news", redis=server.url, archive=disk.url, **NEWS).close()
@@ -206,3 +212,26 @@ def test_a_lost_bitmap_without_a_checkpoint(server, disk):
         for _ in range(3):
             answer = insert(service, "news", ["a"])
             assert (answer.status, answer.json()["error_code"]) == (503, "slice_lost")
+
+
+def test_a_call_of_which_a_shard_has_answered(server, disk):
+    """It is not repeated after a restore: what it has inserted would be answered "seen"."""
+    items = [f"u{each}" for each in range(20)]
+    with UriFilter.create("news", redis=server.url, archive=disk.url, shards=2, **NEWS) as news:
+        news.checkpoint()
+
+    async def ask_both() -> None:
+        filters = await connect(ServiceSettings(redis_url=server.url, archive=disk.url))
+        try:
+            assert await filters.run("news", lambda session: answer(session, "contains", items)) == [0] * 20
+            with server.client() as admin:
+                admin.delete(shard_key("news", 1, 2, "today"))
+            with pytest.raises(SliceLost) as caught:
+                await filters.run("news", lambda session: answer(session, "insert", items))
+            assert set(caught.value.answers) == {0, None}
+            again = await filters.run("news", lambda session: answer(session, "insert", items))
+            assert again == [0 if each is None else 1 for each in caught.value.answers]
+        finally:
+            await filters.close()
+
+    asyncio.run(ask_both())
