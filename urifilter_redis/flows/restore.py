@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored
@@ -43,12 +42,13 @@ from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.storage.checkpoints import last_good, newest, places
 from urifilter_redis.storage.documents import Content, Manifest, piece_spans
-from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
+from urifilter_redis.storage.registry import check_registered, find_registration, require_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.engine.backend import Key
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
@@ -232,7 +232,7 @@ class _Restorer:
             SliceLost: a bitmap is lost, and the archive has no copy of it.
         """
         name = self._session.keys.name
-        complete = is_complete((yield from self._backend.read(Key(name))))
+        complete = (yield from find_registration(self._backend, name)).complete
         keys = yield from self._backend.keys(name)
         slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
         for shard, found in list(self._shards.items()):
