@@ -29,6 +29,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, given_up, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
 from urifilter_redis.protocol.claims import NO_HOLDER, check_limit
 from urifilter_redis.protocol.config import FilterSettings, Settings
@@ -823,6 +824,21 @@ class AsyncUriFilter(AsyncBaseClient):
             1
         """
         return await self._run(checkpoint(self._session, full=full))
+
+    async def acknowledge(self) -> int:
+        """Note that you know of what restores may have lost; until then doctor, ``info``, page and metrics tell it.
+
+        Returns:
+            The number of shards whose restore was not acknowledged yet.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await archived.acknowledge()
+            0
+        """
+        return await self._run(acknowledge(self._session))
 
     async def union(self, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.

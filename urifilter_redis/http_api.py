@@ -90,7 +90,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 #: The actions on whole filters, each an endpoint below its filter; for tokens with ``access = "admin"``.
-ACTIONS = ("create", "rotate", "checkpoint", "restore", "union", "drop")
+ACTIONS = ("create", "rotate", "checkpoint", "restore", "acknowledge", "union", "drop")
 
 
 @dataclass(frozen=True, slots=True)

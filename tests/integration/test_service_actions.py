@@ -30,6 +30,7 @@ BODIES = {
     "rotate": {"expected_epoch": 0},
     "checkpoint": {},
     "restore": {},
+    "acknowledge": {},
     "union": {"sources": ["more"]},
     "drop": {"confirm": "news", "uid": UID},
 }

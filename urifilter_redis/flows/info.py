@@ -19,6 +19,7 @@ from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pyd
 from urifilter_redis.engine.queries import ask, server_time, unless_withheld
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
+from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT
@@ -130,6 +131,7 @@ class FilterInfo(Shape):
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
         claims: what is in hand; None: nobody has claimed.
+        loss: restores from checkpoints that nobody has acknowledged; None: there are none.
         near_cache: the use of the near cache of the object that was asked; None: it has none.
 
     Example:
@@ -163,6 +165,7 @@ class FilterInfo(Shape):
     archived: int
     live_slices: tuple[SliceInfo, ...]
     claims: ClaimsInfo | None
+    loss: Loss | None = None
     near_cache: NearCacheInfo | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,6 +216,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         archived=sum(shard.archived for shard in shards),
         live_slices=tuple(_slice_info(config, each, now) for each in _by_age(of_shards)),
         claims=(yield from claims_info(session, states, now)),
+        loss=loss_in(states),
         near_cache=None if session.near is None else session.near.info,
     )
 

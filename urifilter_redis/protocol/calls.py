@@ -307,7 +307,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 
 
 def tend(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
-    """Build ``tend``: step ``take`` for ``time`` ms, or ``release``."""
+    """Build ``tend``: step ``take`` for ``time`` ms, ``release``, or ``acknowledge``."""
     return Call(scripts.load("tend"), (keys.meta,), (step, uid, token, str(time)))
 
 

@@ -124,6 +124,24 @@ class AsyncAdmin(AsyncBaseClient):
         """
         return await self._run(self._api.restore(filter_typeid))
 
+    async def acknowledge(self, filter_typeid: str) -> int:
+        """Note that you know of what restores of a filter may have lost, so that it is no problem any more.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            The number of shards whose restore was not acknowledged yet.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> await api.acknowledge("news")
+            0
+        """
+        return await self._run(self._api.acknowledge(filter_typeid))
+
     async def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, of equal geometry, hash and seed.
 

@@ -240,6 +240,10 @@ class API:
         """Restore a filter; return its uid."""
         return (yield from self._act(name, "restore", {}))["uid"]  # type: ignore[no-any-return]
 
+    def acknowledge(self, name: str) -> Flow[int]:
+        """Acknowledge the restores of a filter; return the number of shards."""
+        return (yield from self._act(name, "acknowledge", {}))["shards"]  # type: ignore[no-any-return]
+
     def union(self, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
         """Insert all items of other filters; return about how many were added."""
         check_flag("over_capacity", over_capacity)

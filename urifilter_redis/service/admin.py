@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from urifilter_redis import errors
 from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.logs import shape_of
@@ -77,6 +78,10 @@ class RestoreRequest(Strict):
     """No fields: what Redis lacks of a filter is brought back from its archive."""
 
 
+class AcknowledgeRequest(Strict):
+    """No fields: whoever sends it knows of what restores of the filter may have lost."""
+
+
 class UnionRequest(Strict):
     """The filters whose items are inserted."""
 
@@ -122,7 +127,11 @@ async def _checkpoint(filters: Filters, name: str, asked: CheckpointRequest) -> 
 
 async def _restore(filters: Filters, name: str, _: RestoreRequest) -> dict[str, Any]:
     _check_archive(filters)
-    return {"uid": (await filters.run_anew(name, lifecycle.open_)).uid}
+    return {"uid": (await filters.run_anew(name, lifecycle.restore_by_hand)).uid}
+
+
+async def _acknowledge(filters: Filters, name: str, _: AcknowledgeRequest) -> dict[str, Any]:
+    return {"shards": await filters.run(name, acknowledge)}
 
 
 async def _unite(filters: Filters, name: str, asked: UnionRequest) -> dict[str, Any]:
@@ -157,6 +166,7 @@ ACTIONS: dict[str, tuple[type[BaseModel], Does]] = {
     "rotate": (RotateRequest, _rotate),
     "checkpoint": (CheckpointRequest, _checkpoint),
     "restore": (RestoreRequest, _restore),
+    "acknowledge": (AcknowledgeRequest, _acknowledge),
     "union": (UnionRequest, _unite),
     "drop": (DropRequest, _drop),
 }

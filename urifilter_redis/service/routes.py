@@ -104,6 +104,7 @@ EXAMPLES = {
     "rotate": Example({"expected_epoch": 0}, _OF | {"epoch": 1, "rotated": True, "shards": 1, "problems": []}),
     "checkpoint": Example({"full": False}, _OF | {"number": 1, "begun": 1795300000.0, "shards": 1, "size": 1234}),
     "restore": Example({}, _OF | {"uid": _UID}),
+    "acknowledge": Example({}, _OF | {"shards": 0}),
     "union": Example({"sources": ["old"]}, _OF | {"added": 0}),
     "drop": Example({"confirm": FILTER, "uid": _UID}, _OF | {"dropped": True}),
 }
@@ -145,6 +146,7 @@ _ACTIONS: Mapping[str, tuple[type[BaseModel], str]] = {
     "rotate": (responses.Rotated, "Close the newest slice and begin the next (admin)"),
     "checkpoint": (responses.Checkpointed, "Write the changes since the last checkpoint to the archive (admin)"),
     "restore": (responses.OfOne, "Bring back from the archive the parts that Redis lacks (admin)"),
+    "acknowledge": (responses.Acknowledged, "Note that what restores may have lost is known (admin)"),
     "union": (responses.United, "Insert all items of other filters of equal geometry, hash and seed (admin)"),
     "drop": (responses.Dropped, "Remove a filter with all its items, and its archive (admin)"),
 }
