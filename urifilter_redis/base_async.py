@@ -158,11 +158,16 @@ class AsyncBaseClient(BaseClient):
         if self._unopened is None:
             self._connector.check_loop()
         batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
-        with self._session.pending.hold(batch):
+        pending = self._session.pending
+        pending.begin(batch)
+        try:
             if isinstance(batch.combined, CombinedCall):
                 await self._coalescers.get().again(batch, batch.combined)
             await self._drive(items.resolve(self._session, batch))
-            return method.result(batch)
+            return pending.answered(batch, method.result(batch))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
 
     async def _ask_singly(
         self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None

@@ -325,22 +325,24 @@ class Claims(BlockingBaseClaims):
         question = self._backend.claiming(method, objects, key, payload, retry)
         known = list(question.answers)
         self._begin_beating()
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._backend.leave(question, known)
-            self._backend.pending.drop(question)
+            return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._backend.leave(question, known)
+                pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._holdings.abandon()
+            return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._holdings.abandon()
             raise
