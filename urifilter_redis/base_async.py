@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.coalescer import Coalescer
@@ -22,7 +22,7 @@ from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.transport.loops import PerLoop, running_loop
 from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ class Opening(Coroutine[Any, Any, T]):
 
     def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
         self._opening = opening
+
+    def __getattr__(self, name: str) -> NoReturn:
+        text = f"the filter is not open yet, so it has no {name!r}: await it first"
+        raise AttributeError(f"{text} (news = await AsyncUriFilter.open(…)), or take it by async with")
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._opening.__await__()
@@ -107,6 +111,7 @@ class AsyncBaseClient(BaseClient):
         *,
         coalesce: bool,
     ) -> Self:
+        running_loop()  # the first step would find that there is none, with an error of asyncio's
         timeouts, rotation_timer = timeouts or Timeouts(), RotationTimer(rotate)
         backend = named_backend(archive, asynchronous=True)
         # in a thread, because starting the embedded server takes a while
