@@ -428,13 +428,17 @@ class AsyncUriFilter(AsyncBaseClient):
         """Insert items; return the known new ones with their digests, and the error that left others without answer."""
         self._check_open()
         batch = items.question(self._session, UNIQUE, window, max_age, key=key)
-        with self._session.pending.hold(batch):
+        self._session.pending.begin(batch)
+        try:
             failed = None
             try:
                 await self._drive(items.resolve(self._session, batch))
             except UriFilterError as error:
                 failed = error
-            return iter(items.new_pairs(batch)), failed
+            return self._session.pending.answered(batch, (iter(items.new_pairs(batch)), failed))
+        except BaseException as error:
+            self._session.pending.failed(batch, error)
+            raise
 
     async def _give_back(self, left: Iterator[tuple[Any, bytes]]) -> None:
         """Forget new items that were not yielded, also in a filter that was closed: a generator may end later.
@@ -442,10 +446,11 @@ class AsyncUriFilter(AsyncBaseClient):
         If it fails, ``unresolved`` tells of it, because nobody sees an error of a generator that ends.
         """
         batch = items.give_back(self._session, list(left))
+        self._session.pending.begin(batch)
         try:
-            with self._session.pending.hold(batch):
-                await self._drive(items.resolve(self._session, batch))
-        except UriFilterError:
+            await self._drive(items.resolve(self._session, batch))
+            self._session.pending.answered(batch, None)
+        except BaseException:
             self._session.pending.keep(batch)
             raise
         finally:

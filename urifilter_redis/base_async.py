@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.checks import check_flag
@@ -23,7 +23,7 @@ from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector
-from urifilter_redis.transport.loops import PerLoop
+from urifilter_redis.transport.loops import PerLoop, running_loop
 from urifilter_redis.transport.url import Address
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class Opening(Coroutine[Any, Any, T]):
 
     def __init__(self, opening: Coroutine[Any, Any, T]) -> None:
         self._opening = opening
+
+    def __getattr__(self, name: str) -> NoReturn:
+        text = f"the filter is not open yet, so it has no {name!r}: await it first"
+        raise AttributeError(f"{text} (news = await AsyncUriFilter.open(…)), or take it by async with")
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._opening.__await__()
@@ -108,6 +112,7 @@ class AsyncBaseClient(BaseClient):
         *,
         coalesce: bool,
     ) -> Self:
+        running_loop()  # the first step would find that there is none, with an error of asyncio's
         timeouts, rotation_timer = Timeouts.checked(timeouts), RotationTimer(rotate)
         check_flag("coalesce", coalesce)
         backend = named_backend(archive, asynchronous=True)
@@ -160,11 +165,16 @@ class AsyncBaseClient(BaseClient):
         if self._unopened is None:
             self._connector.check_loop()
         batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
-        with self._session.pending.hold(batch):
+        pending = self._session.pending
+        pending.begin(batch)
+        try:
             if isinstance(batch.combined, CombinedCall):
                 await self._coalescers.get().again(batch, batch.combined)
             await self._drive(items.resolve(self._session, batch))
-            return method.result(batch)
+            return pending.answered(batch, method.result(batch))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
 
     async def _ask_singly(
         self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None

@@ -121,8 +121,13 @@ class BlockingBaseClient(BaseClient):
         """Ask about items; return the method's result once all answers are there."""
         self._check_open()
         batch = items.question(self._session, method, objects, max_age, retry, key, call_key)
-        with self._session.pending.hold(batch):
-            return method.result(self._drive(items.resolve(self._session, batch)))
+        pending = self._session.pending
+        pending.begin(batch)
+        try:
+            return pending.answered(batch, method.result(self._drive(items.resolve(self._session, batch))))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
 
     def _ask_singly(
         self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None

@@ -118,13 +118,18 @@ class _Queue:
 
     async def alone(self, method: Method[T], batch: Batch) -> T:
         """Send a call at once, in the task of its caller."""
-        self.busy, turn = True, _Turn(self)
+        pending, turn = self._session.pending, _Turn(self)
+        self.busy = True
         try:
-            with self._session.pending.hold(batch):
+            pending.begin(batch)
+            try:
                 await self._drive(items.resolve(self._session, batch, turn))
-                return method.result(batch)
-        finally:
-            turn.end()
+            finally:
+                turn.end()  # before the batch leaves
+            return pending.answered(batch, method.result(batch))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
 
     async def together(self, method: Method[T], batch: Batch) -> T:
         """Wait until a call is sent with others, and answered.

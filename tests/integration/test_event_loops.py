@@ -142,7 +142,7 @@ def test_a_forked_child_in_its_parents_loop(any_server):
     async def parent():
         assert await news.insert("a") is True
         said = await refused_in_child(lambda: news.insert("b"))
-        assert said.startswith("UriFilterError: no event loop runs here")
+        assert said.startswith("UriFilterError: no event loop of asyncio runs here")
         assert [await news.insert(item) for item in ("a", "b", "c")] == [False, True, True]
         await news.close()
 
@@ -159,7 +159,7 @@ def test_the_sdk(service, any_server):
     async def parent():
         assert await api.insert_ages("sdk", ["a"]) == [0]
         said = await refused_in_child(lambda: api.insert_ages("sdk", ["b"]))
-        assert said.startswith(f"{FilterAPIError.__name__}: no event loop runs here")
+        assert said.startswith(f"{FilterAPIError.__name__}: no event loop of asyncio runs here")
         assert await api.insert_ages("sdk", ["b"]) == [0]
         await api.close()
 
@@ -180,3 +180,22 @@ def test_a_stop_while_it_closes(server):
         await closing
 
     asyncio.run(crawler())
+
+
+@pytest.mark.quick
+def test_no_loop_of_asyncio(any_server):
+    """Under trio, say, whose loop is none of asyncio's: the error says so, and no RuntimeError of asyncio's comes."""
+    opening = AsyncUriFilter.open("news", redis=any_server.url)
+    with pytest.raises(UriFilterError, match="no event loop of asyncio runs here.*trio"):
+        opening.send(None)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("begin", "more"), [("open", {}), ("create", {"capacity": 1000})])
+def test_a_forgotten_await(any_server, begin, more):
+    """What ``open`` and ``create`` return is no filter yet: the error says what is missing."""
+    opening = getattr(AsyncUriFilter, begin)("news", redis=any_server.url, **more)
+    with pytest.raises(AttributeError, match="has no 'insert': await it first"):
+        opening.insert("a")
+    assert not hasattr(opening, "unique")
+    opening.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
+import signal
 
 import pytest
 from support.interrupts import Interrupt
@@ -210,3 +212,46 @@ def test_a_call_that_runs_in_another_thread_is_not_unresolved(make_server):
         thread.join()
         assert news.unresolved == []
         assert news.insert("a") is False
+
+
+class Tick(BaseException):
+    """What a handler of a signal raises; it is no error of the library, like KeyboardInterrupt."""
+
+
+def interrupted_by_signals(insert, times: int) -> list[str]:
+    """Insert new items, each call with a signal at a moment of its own, until so many have come; return what was lost.
+
+    ``insert`` takes an item, and ``retry=``.
+    """
+    news, lost, came, dice = insert.__self__, [], 0, random.Random(7)
+
+    def handler(*_):
+        raise Tick
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for number in itertools.count():
+            item, told = f"{insert.__name__} {number}", None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 1.5e-3))
+                told = insert(item)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Tick:
+                came += 1
+                if told is None and (errors := news.unresolved):
+                    told = insert(item, retry=errors[0])
+                elif told is None and news.contains(item):  # it was inserted, and nobody was told
+                    lost.append(item)
+                assert news.unresolved == []
+                assert told in {None, True}
+            if came >= times:
+                return lost
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_no_answer_is_lost_to_a_signal(server):
+    """Python looks for signals at places of its own: none lies between the end of a call and what its caller has."""
+    with UriFilter.create("news", redis=server.url, capacity=1_000_000, error_rate=1e-9) as news:
+        assert interrupted_by_signals(news.insert, 3000) == []

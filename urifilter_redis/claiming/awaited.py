@@ -332,23 +332,25 @@ class AsyncClaims(AsyncBaseClaims):
         known = list(question.answers)
         self._begin_beating()
         await self._beat_with_call()
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(await self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._backend.leave(question, known)
-            self._backend.pending.drop(question)
+            return pending.answered(question, method.result(await self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._backend.leave(question, known)
+                pending.drop(question)
             raise
 
     async def _end(self, method: Method[R], question: Question) -> R:
         await self._beat_with_call()
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(await self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._holdings.abandon()
+            return pending.answered(question, method.result(await self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._holdings.abandon()
             raise

@@ -334,23 +334,25 @@ class Claims(BlockingBaseClaims):
         known = list(question.answers)
         self._begin_beating()
         self._beat_with_call()
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._backend.leave(question, known)
-            self._backend.pending.drop(question)
+            return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._backend.leave(question, known)
+                pending.drop(question)
             raise
 
     def _end(self, method: Method[R], question: Question) -> R:
         self._beat_with_call()
+        pending = self._backend.pending
+        pending.begin(question)
         try:
-            with self._backend.pending.hold(question):
-                return method.result(self._run(self._backend.resolve(question)))
-        except Exception:
-            raise
-        except BaseException:
-            self._holdings.abandon()
+            return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
+        except BaseException as error:
+            pending.failed(question, error)
+            if not isinstance(error, Exception):
+                self._holdings.abandon()
             raise

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from urifilter_redis.errors import UriFilterError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 __all__ = ["Owner", "Pending", "current_owner"]
 
@@ -21,6 +18,7 @@ class _Held(Protocol):
 
 
 B = TypeVar("B", bound=_Held)
+T = TypeVar("T")
 
 log = logging.getLogger("urifilter_redis")
 
@@ -37,13 +35,39 @@ class Pending(Generic[B]):
     def __init__(self) -> None:
         self._owners: dict[B, Owner | None] = {}  # None: the batch was interrupted
 
-    def hold(self, batch: B) -> _Hold[B]:
-        """Return a context manager for the block that sends a batch and returns the answers to the caller.
+    def begin(self, batch: B) -> None:
+        """Let a batch in.
 
-        The batch leaves when the block returns, or raises an error that has the batch. After any other end it counts as
-        interrupted and stays; a batch that writes nothing leaves then, too.
+        The call that sends it, and returns the answers to the caller, has this form::
+
+        pending.begin(batch)
+        try:
+            return pending.answered(batch, answers_of(batch))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
         """
-        return _Hold(self._owners, batch)
+        owners, owner = self._owners, current_owner()
+        owners[batch] = owner  # in one step, because a batch that is retried may be in already
+        if len(owners) > KEPT:
+            _limit(owners)
+
+    def answered(self, batch: B, answers: T) -> T:
+        """Let a batch go, and return its answers, which the caller returns at once.
+
+        Python looks for signals as a function begins, and behind calls of C. Neither comes between the removal and the
+        caller's own caller: a ``with`` block has a place for them behind its end, at which the answers are lost.
+        """
+        del self._owners[batch]
+        return answers
+
+    def failed(self, batch: B, error: BaseException) -> None:
+        """Let a batch go whose caller gets its error; after any other one it counts as interrupted, if it writes."""
+        told_of: object = error.batch if isinstance(error, UriFilterError) else None
+        if told_of is batch or not batch.writes:
+            self._owners.pop(batch, None)
+        else:
+            self._owners[batch] = None
 
     def check_free(self, batch: B) -> None:
         """Raise ValueError if another thread or task is asking for the answers of a batch."""
@@ -70,31 +94,6 @@ class Pending(Generic[B]):
         """Return the batches whose call of the library has ended, oldest first."""
         asking = current_owner()
         return [batch for batch, owner in list(self._owners.items()) if owner is asking or not _runs(owner)]
-
-
-class _Hold(Generic[B]):
-    """The context manager of ``Pending.hold``.
-
-    Python looks for Ctrl-C at calls. ``del`` is followed by none, so the batch cannot leave before an interruption.
-    """
-
-    def __init__(self, owners: dict[B, Owner | None], batch: B) -> None:
-        self._owners, self._batch = owners, batch
-
-    def __enter__(self) -> None:
-        owners, owner = self._owners, current_owner()
-        owners[self._batch] = owner  # in one step, because a batch that is retried may be in already
-        if len(owners) > KEPT:
-            _limit(owners)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        told_of: object = error.batch if isinstance(error, UriFilterError) else None
-        if kind is None or told_of is self._batch or not self._batch.writes:
-            del self._owners[self._batch]
-        else:
-            self._owners[self._batch] = None
 
 
 def _limit(owners: dict[B, Owner | None]) -> None:

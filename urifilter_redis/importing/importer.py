@@ -59,8 +59,13 @@ class Receiver(UriFilter):
         """
         digester = cast("Callable[[Sequence[object]], list[bytes]]", list) if digests else None
         batch = flows.batch_of(self._session, "insert", items, retry, digester=digester)
-        with self._session.pending.hold(batch):
-            return INSERT_MANY.result(self._run(flows.resolve(self._session, batch)))
+        pending = self._session.pending
+        pending.begin(batch)
+        try:
+            return pending.answered(batch, INSERT_MANY.result(self._run(flows.resolve(self._session, batch))))
+        except BaseException as error:
+            pending.failed(batch, error)
+            raise
 
 
 class Import:

@@ -232,8 +232,13 @@ class AsyncFilterAPIClient(AsyncAdmin):
         """Get all answers of a call; return the result that ``read`` makes of them."""
         self._check_open()
         self._connector.check_loop()
-        with self._api.session.pending.hold(call):
-            return read(await self._run(self._api.resolve(call)))
+        pending = self._api.session.pending
+        pending.begin(call)
+        try:
+            return pending.answered(call, read(await self._run(self._api.resolve(call))))
+        except BaseException as error:
+            pending.failed(call, error)
+            raise
 
     @property
     def unresolved(self) -> list[FilterAPIError]:

@@ -231,8 +231,13 @@ class FilterAPIClient(Admin):
     def _resolved(self, call: APICall, read: Callable[[APICall], T]) -> T:
         """Get all answers of a call; return the result that ``read`` makes of them."""
         self._check_open()
-        with self._api.session.pending.hold(call):
-            return read(self._run(self._api.resolve(call)))
+        pending = self._api.session.pending
+        pending.begin(call)
+        try:
+            return pending.answered(call, read(self._run(self._api.resolve(call))))
+        except BaseException as error:
+            pending.failed(call, error)
+            raise
 
     @property
     def unresolved(self) -> list[FilterAPIError]:

@@ -11,13 +11,26 @@ from urifilter_redis.errors import UriFilterError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["PerLoop", "lent"]
+__all__ = ["PerLoop", "lent", "running_loop"]
 
 T = TypeVar("T")
 
 # Connections that a forked child has from its parent stay as they are until it ends: to close one here would take it
 # out of the selector that both share, and the parent would wait for ever.
 _inherited: list[object] = []
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop that runs.
+
+    Raises:
+        UriFilterError: none of asyncio runs here: this is trio's, or a forked child in the middle of its parent's loop.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        text = "no event loop of asyncio runs here: call it under asyncio.run, and not under trio"
+        raise UriFilterError(f"{text}; a forked child must start a loop of its own") from None
 
 
 class PerLoop(Generic[T]):
@@ -36,13 +49,9 @@ class PerLoop(Generic[T]):
         """Return the running loop's client.
 
         Raises:
-            UriFilterError: this is a forked child in the middle of its parent's loop.
+            UriFilterError: see ``running_loop``.
         """
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            text = "no event loop runs here; a forked child must start one of its own (asyncio.run)"
-            raise UriFilterError(text) from None
+        loop = running_loop()
         made = self._made.get(loop) if self._process == os.getpid() else None
         if made is None:
             self._forget_others()
