@@ -141,7 +141,7 @@ def bare(client: redis.Redis, news: UriFilter) -> Callable[[list[bytes]], list[t
         client.setrange(f"bare:{shard}", news.config.bytes - 1, b"\0")
 
     def commands(digests: list[bytes]) -> list[tuple[Any, ...]]:
-        return [("EVALSHA", sha1, 1, f"bare:{shard_of(d, shards)}", d, news.config.units) for d in digests]
+        return [("EVALSHA", sha1, "1", f"bare:{shard_of(d, shards)}", d, str(news.config.units)) for d in digests]
 
     return commands
 

@@ -1,9 +1,10 @@
 """Count what a planned failover gives out twice: ``python bench/switchover.py [--runs N] [--wait-replicas N]``.
 
-A master with a replica and three Sentinels on loopback. In each run three processes insert the same lines, each in an
-order of its own; when a quarter of the lines has been told "new", ``SENTINEL FAILOVER`` lets the replica take over. The
-table has how many lines were told "new" more than once and never, and the seconds until all processes were through. In
-the end a new client asks for all lines once more: what was answered by the old master alone is new to it.
+A master with a replica and three Sentinels on loopback. In each run three processes insert the same lines: one with one
+caller, one with eight threads, one with four tasks of asyncio, each caller in an order of its own. When a quarter of
+the lines has been told "new", ``SENTINEL FAILOVER`` lets the replica take over. The table has how many lines were told
+"new" more than once and never, and the seconds until all processes were through. In the end a new client asks for all
+lines once more: what was answered by the old master alone is new to it.
 
 It needs the checkout, and redis-server on the PATH.
 """
@@ -25,7 +26,10 @@ from support.servers import wait_until
 
 from urifilter_redis import Timeouts, UriFilter
 
-LINES, PROCESSES = 40_000, 3
+LINES = 20_000
+
+#: The callers of each process, as the last arguments of ``support.crawler``.
+PROCESSES = [("1", []), ("8", []), ("4", ["tasks"])]
 
 
 def run(watched: Watched, wait_replicas: int, batch: int) -> tuple[int, int, float]:
@@ -35,7 +39,10 @@ def run(watched: Watched, wait_replicas: int, batch: int) -> tuple[int, int, flo
     with tempfile.TemporaryDirectory() as folder:
         out, begin = Path(folder, "new"), time.monotonic()
         command = [sys.executable, crawler.__file__, url, "news", str(LINES)]
-        running = [subprocess.Popen([*command, str(seed), str(batch), "1", "1", str(out)]) for seed in range(PROCESSES)]
+        running = [
+            subprocess.Popen([*command, str(seed), str(batch), "1", callers, str(out), *kind])
+            for seed, (callers, kind) in enumerate(PROCESSES)
+        ]
         wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > LINES // 4, "they do not begin", 300)
         watched.failover()
         failed = [each.wait() for each in running]

@@ -23,6 +23,7 @@ from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, WRITES
 from urifilter_redis.bloom.sizing import LAYOUTS, size_text
+from urifilter_redis.flows.loss import loss_text
 from urifilter_redis.flows.probe import has_module
 from urifilter_redis.protocol.config import allows_module
 
@@ -242,7 +243,7 @@ def info(options: Shared, name: str) -> None:
     if options.json:
         print_json(found.to_dict() | {"seed": seed})
         return
-    apart = {"live_slices", "claims"}
+    apart = {"live_slices", "claims", "loss"}
     values = {key: value for key, value in found.to_dict().items() if value is not None and key not in apart} | {
         "created": moment(found.created),
         "fill": f"{found.fill:.2%}",
@@ -254,6 +255,8 @@ def info(options: Shared, name: str) -> None:
         if (time := getattr(found, key)) is not None:
             values[key] = moment(time)
     values |= _claims(found)
+    if found.loss is not None:
+        values["loss"] = loss_text(found.loss, found.shards, name)
     for key, value in values.items():
         text = f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
         click.echo(f"{key.replace('_', ' '):24}{text}".rstrip())

@@ -20,6 +20,7 @@ __all__ = ["main"]
 #: The module of each command, and the first sentence of its help. So --help loads no command, and a command loads no
 #: other.
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "acknowledge": ("worker", "Note that you know of what restores of a filter may have lost."),
     "add": ("items", "Insert the lines of files, or of stdin."),
     "archive": ("archive", "Look at an archive, verify it, and clean it up."),
     "beat": (

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class Signals:
         self._since = 0.0
         self._safe = False
         self._before: dict[int, object] = {}
-        self._woken, self._wake = os.pipe()
+        self._woken, self._wake = os.pipe()  # each signal of Python's writes a byte
+        os.set_blocking(self._woken, False)
 
     def __enter__(self) -> Self:
         os.set_blocking(self._wake, False)
@@ -106,7 +107,16 @@ class Signals:
             seconds: the longest time to wait; None: no limit.
         """
         files = [self._woken] if descriptor is None else [self._woken, descriptor]
-        select.select(files, [], [], seconds)
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            ready, _, _ = select.select(files, [], [], None if end is None else max(0.0, end - time.monotonic()))
+            if ready != [self._woken] or self._caught is not None:
+                return
+            self._forget_byte()  # of a signal that others handle
+
+    def _forget_byte(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._woken, 1 << 10)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import sys
 from dataclasses import asdict
+from logging.handlers import WatchedFileHandler
 from typing import TYPE_CHECKING
 
 import click
 
 from urifilter_redis import UriFilter
-from urifilter_redis.base_blocking import list_filters
+from urifilter_redis.base_blocking import connect, list_filters
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.flows.lifecycle import restore_by_hand
+from urifilter_redis.service.logs import on_hangup, reopen
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, named_backend
 from urifilter_redis.worker import Worker
 
@@ -26,7 +31,7 @@ from .signals import Interrupted, Signals
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["checkpoint", "restore", "worker"]
+__all__ = ["acknowledge", "checkpoint", "restore", "worker"]
 
 log = logging.getLogger("urifilter_redis.worker")
 
@@ -61,11 +66,16 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 def restore(options: Shared, name: str, *, quiet: bool) -> None:
     """Restore a filter from its archive: shards that Redis has lost, or has in an older state.
 
+    What was inserted after the checkpoint may be answered new once more. As you know that, it acknowledges, too.
+
     \b
     Example:
       urifilter restore news --archive file:///var/lib/urifilter
     """
-    with UriFilter.open(name, **options.filter()) as opened:
+    where = options.where()
+    connector, session = connect(name, where["redis"], where["prefix"], where["timeouts"], options.archive)
+    with UriFilter(connector, session) as opened:
+        drive(restore_by_hand(session), connector, session.check)
         done = opened.restored
         if opened.config.archive in {None, "redis"}:
             raise click.UsageError(f"{name} was made without an archive")
@@ -80,6 +90,29 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
         click.echo(f"{name}: restored {counted(done.shards, 'shard')} to checkpoint {done.checkpoint}{since}")
     elif not quiet:
         click.echo(f"{name}: nothing to restore: Redis has what the archive has")
+
+
+@click.command()
+@click.argument("name", type=filter_name)
+@quiet_option
+@shared
+@pass_shared
+def acknowledge(options: Shared, name: str, *, quiet: bool) -> None:
+    """Note that you know of what restores of a filter may have lost.
+
+    A restore that nobody asked for stays an error in doctor, info, the page and the metrics until then.
+
+    \b
+    Example:
+      urifilter acknowledge news
+    """
+    with UriFilter.open(name, archive="", **options.where()) as opened:
+        shards = opened.acknowledge()
+    if options.json:
+        print_json({"filter": name, "shards": shards})
+    elif not quiet:
+        done = f"restores of {counted(shards, 'shard')} acknowledged" if shards else "nothing to acknowledge"
+        click.echo(f"{name}: {done}")
 
 
 class _Stop:
@@ -105,7 +138,7 @@ class _Stop:
 
 
 def _log_to(path: Path | None) -> None:
-    handler = logging.FileHandler(path) if path else logging.StreamHandler()
+    handler = WatchedFileHandler(path) if path else logging.StreamHandler()  # which finds that a file was renamed
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     top = logging.getLogger("urifilter_redis")
     top.addHandler(handler)
@@ -157,8 +190,11 @@ def worker(
     if backend is not None:
         drive(backend.filters())
         drive(backend.close())
-    with background(daemon=daemon, pidfile=pidfile, log_file=log_file), Signals() as signals:
+    with background(daemon=daemon, pidfile=pidfile, log_file=log_file), contextlib.ExitStack() as stack:
         _log_to(log_file)
+        if log_file is not None:
+            on_hangup(functools.partial(reopen, log_file, daemon))  # so it does not end then
+        signals = stack.enter_context(Signals())
         stop = _Stop(signals)
         where = options.redis, options.prefix, archive, named_backend(archive)
         work = Worker(*where, every, names, stop.check, timeouts=options.where()["timeouts"])

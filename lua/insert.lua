@@ -14,6 +14,7 @@
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);
 --                                 restored (last sign of life of a restore, ms; it stays);
+--                                 lost (times of a restore and its checkpoint, until somebody acknowledges it);
 --                                 restoring: restorer, before (the phase), arranged,
 --                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call

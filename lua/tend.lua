@@ -1,16 +1,17 @@
 -- tend: let one process at a time rotate a filter: a worker, or a client that inserts.
--- Two at a time do no harm, but do the work twice.
+-- Two at a time do no harm, but do the work twice. It also removes the note of a restore, once somebody knows of it.
 --
 -- KEYS[1] meta
 --
--- ARGV[1] step: take (or prolong) or release
+-- ARGV[1] step: take (or prolong), release, or acknowledge
 -- ARGV[2] uid: the filter's uid
--- ARGV[3] token: the token of this process
--- ARGV[4] time: take: the ms for which the lease holds; release: 0
+-- ARGV[3] token: the token of this process; acknowledge: the note as it was read
+-- ARGV[4] time: take: the ms for which the lease holds; else 0
 --
 -- Another process's lease that ends more than this time from now (this server's clock was ahead) counts as taken now.
 --
--- Reply: take: 1 if this process has the lease now; release: 1 if the lease is free now; else 0.
+-- Reply: take: 1 if this process has the lease now; release: 1 if the lease is free now;
+--   acknowledge: 1 if the note was there; else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADARG
 
 -- @include "_shard.lua" keys identity
@@ -23,6 +24,11 @@ if refusal then return refusal end
 local meta = redis.call('HMGET', meta_key, 'uid', 'worker', 'leased', 'format')
 refusal = check_identity(meta[1], meta[4], uid)
 if refusal then return refusal end
+
+if step == 'acknowledge' then
+  if redis.call('HGET', meta_key, 'lost') ~= token then return 0 end
+  return redis.call('HDEL', meta_key, 'lost')
+end
 
 local now = tonumber(now_ms())
 local function lease(worker)
@@ -37,6 +43,6 @@ elseif step == 'take' then
 elseif step == 'release' then
   redis.call('HDEL', meta_key, 'worker', 'leased')
 else
-  return redis.error_reply('BADARG tend takes the steps take and release')
+  return redis.error_reply('BADARG tend takes the steps take, release and acknowledge')
 end
 return 1

@@ -26,6 +26,7 @@ from urifilter_redis.errors import (
     ServerUnavailable,
     SliceLost,
     TooLarge,
+    Unsupported,
     UriFilterError,
 )
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.claims_info import ClaimsInfo
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
+    from urifilter_redis.flows.loss import Loss
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.protocol.claims import GivenUp, InHand
     from urifilter_redis.protocol.config import Config, FilterSettings
@@ -68,6 +70,7 @@ __all__ = [
     "FilterSettings",
     "GivenUp",
     "InHand",
+    "Loss",
     "NearCacheInfo",
     "Outstanding",
     "OverCapacity",
@@ -82,6 +85,7 @@ __all__ = [
     "SliceLost",
     "Timeouts",
     "TooLarge",
+    "Unsupported",
     "UriFilter",
     "UriFilterError",
     "View",
@@ -104,6 +108,7 @@ _PLACES = {
     "FilterSettings": "protocol.config",
     "GivenUp": "protocol.claims",
     "InHand": "protocol.claims",
+    "Loss": "flows.loss",
     "NearCacheInfo": "engine.near_cache",
     "Outstanding": "engine.holdings",
     "Restored": "engine.session",

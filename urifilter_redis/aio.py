@@ -29,6 +29,7 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dropping, given_up, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
+from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
 from urifilter_redis.protocol.claims import NO_HOLDER, check_limit
 from urifilter_redis.protocol.config import FilterSettings, Settings
@@ -148,6 +149,7 @@ class AsyncUriFilter(AsyncBaseClient):
             Restoring: another process is restoring the filter from its archive.
             ArchiveError: the archive is away or damaged, was not named, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> news = await AsyncUriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
@@ -212,6 +214,7 @@ class AsyncUriFilter(AsyncBaseClient):
             ArchiveMissing: there is no filter, but this user has opened one with an archive; the message names it.
             ArchiveError: the archive is away or damaged, or belongs to another filter.
             ServerUnavailable: the server cannot be reached, or refuses the connection.
+            Unsupported: the server lacks commands that the filter needs.
 
         Example:
             >>> await AsyncUriFilter.open("nothing")
@@ -584,8 +587,9 @@ class AsyncUriFilter(AsyncBaseClient):
                 above a second for each shard, at most 600.
             name: a name for display; two objects of one name are two holders.
             holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
-            beats: whether to beat in the background, and to give back what is left at the end. Without, the items
-                lapse a lease after the last call, and the caller beats (see ``beat``); and each ``reclaim`` asks the
+            beats: whether to beat in the background, and to give back what is left at the end. Without, each call of
+                the object is a beat, unless there was one within a third of the lease, the items lapse two thirds of a
+                lease to a lease after the last one, and the caller beats (see ``beat``); and each ``reclaim`` asks the
                 server.
             pauses: whether a ``reclaim`` that finds nothing is followed by a pause; False: each one asks the server.
 
@@ -599,7 +603,7 @@ class AsyncUriFilter(AsyncBaseClient):
         """
         self._check_open()
         check_flag("pauses", pauses)
-        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses)
+        backend = RedisClaims(self._session, lease, holder, pauses=beats and pauses, gives_back=beats)
         made = AsyncClaims(backend, self._run, self._beat, name=name, beats=beats)
         self._claimed.add(made)
         return made
@@ -821,6 +825,21 @@ class AsyncUriFilter(AsyncBaseClient):
         """
         return await self._run(checkpoint(self._session, full=full))
 
+    async def acknowledge(self) -> int:
+        """Note that you know of what restores may have lost; until then doctor, ``info``, page and metrics tell it.
+
+        Returns:
+            The number of shards whose restore was not acknowledged yet.
+
+        Raises:
+            UriFilterError: any of the tree in ``errors``.
+
+        Example:
+            >>> await archived.acknowledge()
+            0
+        """
+        return await self._run(acknowledge(self._session))
+
     async def union(self, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, on this server and of equal geometry, hash and seed.
 
@@ -856,7 +875,10 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> (await news.info()).capacity
             1000
         """
-        return await self._run(info(self._session))
+        told = await self._run(info(self._session))
+        if told.claims is not None:
+            self._tell_claims(told.claims.in_hand + told.claims.lapsed + told.claims.delayed)
+        return told
 
     async def inserted(self) -> int:
         """Return how many items were answered "new" and have not expired; cheap, unlike ``info``.

@@ -65,6 +65,11 @@ class BaseClient:
         if self._closed:
             raise ValueError(f"filter {self.name!r} is closed: open it again")
 
+    def _tell_claims(self, total: int) -> None:
+        """Tell all claims of this client how many items anybody has in hand."""
+        for each in list(self._claimed):
+            each._holdings.note_total(total)  # noqa: SLF001 - parts of one client
+
     def _packed(self) -> PackedFilter:
         if self._unopened is not None:
             return self._unopened

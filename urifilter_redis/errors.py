@@ -12,6 +12,7 @@
     ├── Restoring            the filter is being restored from its archive
     ├── BadItem              an item cannot be filtered
     ├── RotationConflict     another process rotated first
+    ├── Unsupported          the server will never do this: it lacks commands, or is of another kind
     ├── ServerUnavailable    the server is away, or refuses (MISCONF, READONLY, NOPERM, LOADING …)
     │   ├── ServerFull       … because its memory is full
     │   └── AnswerLost       … and a call that was sent may have inserted
@@ -55,6 +56,7 @@ __all__ = [
     "ServerUnavailable",
     "SliceLost",
     "TooLarge",
+    "Unsupported",
     "UriFilterError",
 ]
 
@@ -331,6 +333,19 @@ class RotationConflict(UriFilterError):
         ...     daily.rotate(expected_epoch=daily.epoch())  # daily is a ring
         ... except errors.RotationConflict:
         ...     pass
+    """
+
+
+class Unsupported(UriFilterError):
+    """The server will never do this: it lacks commands that are needed, or is of a kind that does not do.
+
+    Asking again is useless. The message says what is missing, and which server or layout does.
+
+    Example:
+        >>> try:
+        ...     news = UriFilter.create("news", capacity=1_000_000, layout="redisbloom")
+        ... except errors.Unsupported:
+        ...     news = UriFilter.create("news", capacity=1_000_000)
     """
 
 

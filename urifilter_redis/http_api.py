@@ -25,6 +25,7 @@ __all__ = [
     "FILTERS_PATH",
     "KEY_HEADER",
     "MOST_LISTED",
+    "OF_NO_ATTEMPT",
     "OVERVIEW_PATH",
     "Command",
     "Meaning",
@@ -53,7 +54,11 @@ KEY_HEADER = "Idempotency-Key"
 ACCESS_PATH = "/v1/access"
 
 #: The header that names one attempt at a request. The response repeats it, so that no attempt gets another's answer.
-ATTEMPT_HEADER = "X-Request-Id"
+#: It is nobody else's, because gateways replace those that many use.
+ATTEMPT_HEADER = "Urifilter-Attempt"
+
+#: The error codes of answers to bytes that are no whole request: they repeat no attempt.
+OF_NO_ATTEMPT = {"bad_http", "head_too_large", "too_slow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 #: The actions on whole filters, each an endpoint below its filter; for tokens with ``access = "admin"``.
-ACTIONS = ("create", "rotate", "checkpoint", "restore", "union", "drop")
+ACTIONS = ("create", "rotate", "checkpoint", "restore", "acknowledge", "union", "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,9 @@ ERROR_CODES: Mapping[str, Meaning] = {
         HTTPStatus.TOO_MANY_REQUESTS, "the token is wrong, and the address has sent too many wrong ones"
     ),
     "internal_error": Meaning(HTTPStatus.INTERNAL_SERVER_ERROR, "the service has a bug: its log has the details"),
+    "unsupported": Meaning(
+        HTTPStatus.NOT_IMPLEMENTED, "this Redis will never do this, because it lacks commands: asking again is useless"
+    ),
     "server_unavailable": Meaning(HTTPStatus.SERVICE_UNAVAILABLE, "Redis is away, or refuses; nothing was changed"),
     "answer_lost": Meaning(
         HTTPStatus.SERVICE_UNAVAILABLE,

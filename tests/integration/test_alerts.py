@@ -82,6 +82,12 @@ CASES = {
         "Filter news should have rotated 3h 0m 0s ago.",
         OF_FILTER,
     ),
+    "UrifilterRestored": Case(
+        {"urifilter_filter_restored_unacknowledged": "1x60"},
+        {"urifilter_filter_restored_unacknowledged": "0x60"},
+        "Filter news lost data, and was restored. Find out why, then run urifilter acknowledge.",
+        OF_FILTER,
+    ),
     "UrifilterCheckpointOld": Case(
         {"urifilter_filter_checkpoint_age_seconds": "3600x60"},
         {"urifilter_filter_checkpoint_age_seconds": "1700x60"},

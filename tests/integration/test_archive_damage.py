@@ -36,6 +36,7 @@ from urifilter_redis import (
     UriFilterError,
 )
 from urifilter_redis.archive.export import ExportedFilter, export, import_
+from urifilter_redis.archive.maintenance import entries, examine_archive, show, verify_all
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
@@ -191,6 +192,62 @@ def test_registration_of_another_filter_of_the_name(made, copied, any_server):
     """It is refused if the archive has checkpoints of this name that are not its."""
     archive = copied()
     shutil.copy(made / "other" / "forever.filter" / "filter.json", archive / "forever.filter" / "filter.json")
+    assert isinstance(look(any_server, archive, "forever"), ArchiveError)
+
+
+def spoiled(whole: bytes):
+    """A registration that is flipped here and there, cut, or empty."""
+    for at in range(5, len(whole), 101):
+        yield whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+    yield whole[: len(whole) // 2]
+    yield b""
+
+
+def test_registration_with_a_flipped_bit(made, copied, any_server):
+    """The checkpoints have it, too: it is written anew when the filter is opened."""
+    whole = (made / "archive" / "forever.filter" / "filter.json").read_bytes()
+    for text in spoiled(whole):
+        archive = copied()
+        path = archive / "forever.filter" / "filter.json"
+        path.write_bytes(text)
+        assert look(any_server, archive, "forever").checkpoint == 2
+        assert drive(verify_all(open_backend(archive.as_uri()), "forever", lambda *_: None)).problems == ()
+        found, again = (json.loads(each)["document"] for each in (path.read_bytes(), whole))
+        assert (found["config"], documents.note_of(path.read_bytes())) == (again["config"], 1)
+
+
+def test_who_only_looks_at_a_flipped_bit(copied):
+    """Verify, list, doctor and show say it, and go on: they write nothing."""
+    archive = copied()
+    path, backend = archive / "forever.filter" / "filter.json", open_backend(archive.as_uri())
+    path.write_bytes(path.read_bytes()[:-30])
+    damaged = path.read_bytes()
+    verified = drive(verify_all(backend, "forever", lambda *_: None))
+    (problem,) = verified.problems
+    assert ("the newest checkpoint has it, too" in problem, verified.checkpoints["forever"]) == (True, [2])
+    (listed,) = [each for each in drive(entries(backend)) if each.filter == "forever"]
+    assert (listed.problems, listed.capacity) == ((problem,), SETTINGS["capacity"])
+    registration, shown = drive(show(backend, "forever"))
+    assert (registration.config.uid, len(shown)) == (listed.uid, 2)
+    findings = {each.subject: each.level for each in drive(examine_archive(backend))}
+    assert findings["archive of forever"] == "danger"
+    assert path.read_bytes() == damaged
+
+
+@pytest.mark.parametrize("why", ["dropped", "two filters", "no checkpoint"])
+def test_a_flipped_bit_that_nothing_mends(made, copied, any_server, why):
+    """It stays an error if the filter was being removed, or its checkpoints are gone or of several filters."""
+    archive = copied()
+    path = archive / "forever.filter" / "filter.json"
+    text = path.read_bytes()
+    if why == "dropped":
+        text = text.replace(b'"dropped": false', b'"dropped": true')
+    elif why == "two filters":
+        shutil.copytree(made / "other" / "forever.filter", path.parent, dirs_exist_ok=True)
+    else:
+        for each in path.parent.rglob("checkpoint-*.json"):
+            each.unlink()
+    path.write_bytes(b"[" + text[1:])
     assert isinstance(look(any_server, archive, "forever"), ArchiveError)
 
 

@@ -8,6 +8,8 @@ import functools
 import logging
 import pickle
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as redis_py
@@ -28,7 +30,8 @@ from urifilter_redis import (
 )
 from urifilter_redis.bloom import retention
 from urifilter_redis.engine import driver, holdings
-from urifilter_redis.flows.claims import IN_HAND
+from urifilter_redis.flows import reclaim
+from urifilter_redis.protocol.claims import IN_HAND
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -513,6 +516,142 @@ def test_the_pause_after_an_empty_round(news, other, any_server):
         assert waited <= holdings.AFTER_DUE
         threading.Event().wait(waited)
         assert mine.reclaim() == [Claim("b", "b")]
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Let seconds pass for the claims of this process: ``later(60)``."""
+    passed = [0.0]
+    for module in (holdings, reclaim):
+        monkeypatch.setattr(module, "monotonic", lambda: time.monotonic() + passed[0])
+
+    def more(seconds: float) -> None:
+        passed[0] += seconds
+
+    return more
+
+
+@pytest.mark.parametrize("lease", [5, 60])
+def test_many_calls_share_one_look(any_server, lease, later):
+    """Two hundred tasks that find nothing look once, and pause once; so they soon get what another releases."""
+
+    async def go(admin, theirs):
+        async with await AsyncUriFilter.open("news", redis=any_server.url) as news, news.claims(lease) as mine:
+            await mine.claim("own")
+            admin.config_resetstat()
+            assert await asyncio.gather(*(mine.reclaim() for _ in range(200))) == [[]] * 200
+            assert admin.info("commandstats")["cmdstat_zlexcount"]["calls"] == 2  # of two shards
+            theirs.claim("a")
+            left = await mine.outstanding()
+            assert (left.others, left.due > lease / 3) == (1, True)
+            theirs.release(["a"])
+            later(lease / 3)
+            return await mine.reclaim()
+
+    with (
+        UriFilter.create("news", redis=any_server.url, **PRECISE, shards=2) as other,
+        other.claims(600) as theirs,
+        redis_py.Redis.from_url(any_server.url) as admin,
+    ):
+        assert asyncio.run(go(admin, theirs)) == [Claim("a", "a")]
+
+
+def test_threads_share_one_look(any_server, later):
+    """Likewise."""
+    with (
+        UriFilter.create("news", redis=any_server.url, **PRECISE) as news,
+        UriFilter.open("news", redis=any_server.url) as other,
+        redis_py.Redis.from_url(any_server.url) as admin,
+        news.claims(lease=60) as mine,
+        other.claims() as theirs,
+    ):
+        mine.claim("own")
+        admin.config_resetstat()
+        with ThreadPoolExecutor(16) as threads:
+            assert list(threads.map(lambda _: mine.reclaim(), range(64))) == [[]] * 64
+        assert admin.info("commandstats")["cmdstat_zlexcount"]["calls"] == 1
+        theirs.claim("a")
+        theirs.release(["a"])
+        later(20)
+        assert mine.reclaim() == [Claim("a", "a")]
+
+
+@pytest.mark.parametrize("tells", ["info", "told", "outstanding"])
+def test_what_info_tells_ends_a_pause(news, other, later, tells):
+    """The pauses were long, as others had nothing; what tells that others have something ends them."""
+    with news.claims(lease=60) as mine, other.claims() as theirs:
+        for _ in range(6):
+            assert mine.reclaim() == []
+            later(320)
+        theirs.claim("a")
+        assert mine.reclaim() == []
+        if tells == "info":
+            assert news.info().claims.in_hand == 1
+        elif tells == "told":
+            assert mine.claim("a") is False
+        else:
+            assert mine.outstanding().others == 1
+        theirs.release(["a"])
+        assert mine.reclaim() == [Claim("a", "a")]
+
+
+def test_an_end_is_never_told_by_an_older_look(news, other, later):
+    """The figures of a look were read before another claimed: they end no crawl, with or without an answer of -1."""
+    with news.claims(lease=60) as mine, other.claims(lease=60) as theirs:
+        assert mine.reclaim() == []
+        theirs.claim("x")
+        assert mine.outstanding().others == 1
+        theirs.commit(["x"])
+        assert mine.reclaim() == []
+        theirs.claim("y")
+        assert mine.claim_ages(["y"]) == [-1]
+        assert mine.outstanding().others == 1
+        theirs.release(["y"], delay=600)
+        later(20)
+        assert mine.outstanding(within=700).others == 1
+        assert not mine.outstanding(within=61)
+
+
+def test_an_answer_while_the_others_are_counted(any_server, monkeypatch):
+    """The count was read before another claimed, and this object is told so before the count is there."""
+    with (
+        UriFilter.create("news", redis=any_server.url, **PRECISE) as news,
+        UriFilter.open("news", redis=any_server.url) as other,
+        news.claims(lease=60) as mine,
+        other.claims() as theirs,
+    ):
+        perform, sent = driver.perform_step, []
+
+        def told(step, sender):
+            outcome = perform(step, sender)
+            if not sent:
+                sent.append(step)
+                theirs.claim("x")
+                assert mine.claim("x") is False
+            return outcome
+
+        monkeypatch.setattr(driver, "perform_step", told)
+        assert mine.outstanding().others == 1
+        theirs.commit(["x"])
+        assert not mine.outstanding()
+
+
+def test_without_beats_each_call_is_one(clients, clocked, later):
+    """Also a reclaim that finds nothing, ``outstanding``, and what touches other shards: the lease is as they say."""
+    server, clock = clocked
+    news = clients.create("news", redis=server.url, **PRECISE, shards=3)
+    mine, other = news.claims(lease=60, beats=False), news.claims(lease=60, beats=False)
+    given = news.claims(lease=60, beats=False, holder=mine.holder)
+    assert mine.claim("a") is True
+    calls = [mine.reclaim, mine.outstanding, lambda: mine.commit(["b"]), lambda: mine.release(["c"]), given.reclaim]
+    for number, call in enumerate(calls, 1):
+        clock.ahead(50 * number)
+        later(50)
+        call()
+    clock.ahead(50 * len(calls) + 40)
+    assert other.reclaim() == []
+    clock.ahead(50 * len(calls) + 70)
+    assert other.reclaim() == [Claim("a", "a", lapses=1)]
 
 
 def test_without_a_pause(news, other):

@@ -299,7 +299,7 @@ def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
             dead.claim_many(["a", "b"])
         with news.claims() as loading:  # so that the script is loaded
             assert len(loading.reclaim()) == 2
-        mine = news.claims(lease=60, beats=False)
+        mine = news.claims(lease=60)
         proxy.plan = lambda _: Fault.CUT_AFTER
         with pytest.raises(AnswerLost):
             mine.reclaim()

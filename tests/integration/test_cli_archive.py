@@ -24,6 +24,7 @@ from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
 from urifilter_redis.cli import daemon as daemon_module
 from urifilter_redis.cli.daemon import running
+from urifilter_redis.cli.signals import Signals
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.archive.maintenance import Document, Entry, Pruned, Verified, examine_archive, show
@@ -806,6 +807,50 @@ def test_daemon(daemon, folder):
     assert "does not run" in cli.run("worker", "stop", "--pidfile", daemon.pidfile, code=3)[1]
     sound(folder)
     assert leftovers(folder) == 0
+
+
+@pytest.mark.slow
+def test_a_daemon_whose_log_is_renamed(daemon):
+    """At SIGHUP it goes on in a new file, as a service does, with all that it says; it sleeps on between two rounds."""
+    add(100)
+    process = daemon.start()
+    daemon.wait_for("news: checkpoint 1")
+    old = daemon.log.with_name("old")
+    daemon.log.rename(old)
+    os.kill(process, signal.SIGHUP)
+    daemon.wait_for("SIGHUP: the log goes on")
+
+    def is_new(number) -> bool:
+        return Path(f"/proc/{process}/fd/{number}").resolve() == daemon.log
+
+    wait_until(lambda: is_new(1) and is_new(2), "stderr stays with the old one")
+    said = old.read_text()
+    add(100, 200)
+    daemon.wait_for("news: checkpoint")
+    assert old.read_text() == said
+    assert daemon.status(0) == f"running, process {process}\n"
+    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
+    assert daemon.text().endswith("INFO stopped\n")
+
+
+def test_a_signal_of_others_wakes_nobody():
+    """While a command waits: its byte is taken out of the pipe, and the time goes on."""
+    with Signals() as signals, signals.allowed():
+        before = signal.signal(signal.SIGUSR1, lambda *_: None)
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+            began = time.monotonic()
+            signals.wait(seconds=0.2)
+            assert time.monotonic() >= began + 0.2
+            reader, writer = os.pipe()
+            signal.raise_signal(signal.SIGUSR1)
+            os.write(writer, b"x")
+            signals.wait(reader)
+            os.close(reader)
+            os.close(writer)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.slow

@@ -349,7 +349,7 @@ def test_crawls_by_scrapy(cluster):
             each.stats()
         fetched = Counter(site.fetched())
         assert fetched.keys() == site.pages.keys()
-        twice = {path for path, times in fetched.items() if times > 1 and not site.pages[path].fails}
+        twice = {path for path, times in fetched.items() if times > 1 and not site.pages[path].has_failed}
         assert twice <= {urlsplit(site.url).path}
 
 

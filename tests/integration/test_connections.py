@@ -15,6 +15,11 @@ import time
 import pytest
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+from support.interrupts import Interrupt
+from support.proxy import Proxy
 from support.servers import wait_until
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
@@ -26,8 +31,8 @@ pytestmark = [
 ]
 
 
-def made(server, **more):
-    news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-9, shards=3, **more)
+def made(server, at=None, **more):
+    news = UriFilter.create("news", redis=at or server.url, capacity=100_000, error_rate=1e-9, shards=3, **more)
     assert news.insert("warm") is True  # the server has the script from now on
     return news
 
@@ -382,3 +387,131 @@ def test_a_connection_that_is_reset_at_once(loops):
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         resetting.join()
+
+
+def close_idle(pool) -> None:
+    while pool.idle:
+        pool.idle.pop().disconnect()
+
+
+def interrupt_connects(news, sample, wanted: str) -> int:
+    """Interrupt a call at places of a new connection, in our pool and in redis-py; ask after each; return how many."""
+    pool = news._connector._given.pool
+    packages = ("transport/pool.py", "redis/connection.py")
+    close_idle(pool)
+    with Interrupt(0, packages) as counted:
+        news.contains("warm")
+    for at in sample(range(1, counted.places + 1), 40):
+        close_idle(pool)
+        with Interrupt(at, packages), contextlib.suppress(KeyboardInterrupt):
+            news.contains("warm")
+        assert (news.contains("warm"), news.contains(f"never {at}")) == (True, False), at
+        assert news.insert(f"{wanted} {at}") is True, at
+    return counted.places
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("given", ["address", "client"])
+def test_places_in_a_new_connection(server, given, sample):
+    """Ctrl-C at any of them: the next answers are those of their own calls, and from the database that was named."""
+    url = f"{server.url.partition('?')[0].removesuffix('/0')}/5"
+    with redis.Redis.from_url(url) as client:
+        with made(server, at=url if given == "address" else client) as news:
+            assert interrupt_connects(news, sample, given) > 100
+        assert client.exists("urifilter:{news:0}:meta") == 1
+    with server.client() as admin:
+        assert admin.keys("urifilter:*") == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_places_in_a_new_connection_of_a_forked_child(server, sample):
+    """The child's connections are its own; an interrupted one is closed there, too, and the filter is found."""
+    url = f"{server.url.partition('?')[0].removesuffix('/0')}/5"
+    with made(server, at=url) as news:
+        if (child := os.fork()) == 0:
+            try:
+                interrupt_connects(news, sample, "child")
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Liar(Proxy):
+    """Answers the next ``lies`` EVALSHAs with another reply than the server's; counts the connections."""
+
+    lies = connected = 0
+    reply = b""
+
+    def _serve(self, client) -> None:
+        self.connected += 1
+        super()._serve(client)
+
+    def _reply_to(self, command, raw):
+        if not self.lies or not self._concerned(command):
+            return raw
+        self.lies -= 1
+        return self.reply
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b":1\r\n", b"*2\r\n:0\r\n:0\r\n", b"*1\r\n+OK\r\n"])
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_a_reply_that_is_not_the_commands(any_server, kind, reply):
+    """It counts as lost: the connection is closed, and the call is sent again under its id, over another."""
+    made(any_server).close()
+    with Liar(any_server.port) as proxy:
+        proxy.reply = reply
+        if kind == "blocking":
+            with UriFilter.open("news", redis=proxy.url) as news:
+                proxy.lies = 1
+                answers = news.insert("a"), news.insert("a")
+        else:
+
+            async def ask():
+                async with await AsyncUriFilter.open("news", redis=proxy.url, coalesce=False) as news:
+                    proxy.lies = 1
+                    return await news.insert("a"), await news.insert("a")
+
+            answers = asyncio.run(ask())
+        assert answers == (True, False)
+        assert (proxy.lies, proxy.connected) == (0, 2)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+def test_a_client_that_waits_for_ever_is_given(any_server, kind):
+    """Its own patience, and its own retries, do not count: ``timeouts=`` holds."""
+    made(any_server).close()
+    timeouts = Timeouts(connect=0.1, reply=0.1, total=0)
+    forever = {"socket_timeout": None, "socket_connect_timeout": None}
+    if kind == "blocking":
+        retry = Retry(ConstantBackoff(3600), 10)
+        with (
+            redis.Redis.from_url(any_server.url, retry=retry, **forever) as client,
+            UriFilter.open("news", redis=client, timeouts=timeouts) as news,
+            pytest.raises(ServerUnavailable),
+            suspended(any_server),
+        ):
+            news.contains("a")
+        return
+
+    async def ask():
+        retry = AsyncRetry(ConstantBackoff(3600), 10)
+        async with (
+            redis.asyncio.Redis.from_url(any_server.url, retry=retry, **forever) as client,
+            await AsyncUriFilter.open("news", redis=client, timeouts=timeouts) as news,
+        ):
+            with pytest.raises(ServerUnavailable), suspended(any_server):
+                await news.contains("a")
+
+    asyncio.run(ask())
+
+
+@contextlib.contextmanager
+def suspended(server):
+    server.suspend()
+    try:
+        yield
+    finally:
+        server.resume()

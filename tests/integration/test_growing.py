@@ -67,6 +67,18 @@ def test_an_item_given_many_times_takes_one_place(any_server):
         assert news.epoch() == 0
 
 
+@pytest.mark.parametrize("command", ["insert", "claim"])
+def test_forgotten_items_take_places_again(any_server, command):
+    """A full slice has their bits still, and no room for them: another one is made."""
+    with UriFilter.create("news", redis=any_server.url, capacity=200, error_rate=1e-8, retention="growing") as news:
+        ask = news.insert_many if command == "insert" else news.claims(beats=False).claim_many
+        assert news.insert_many(range(200)) == [True] * 200
+        assert news.forget(range(100)) == [True] * 100
+        assert ask(range(100)) == [True] * 100
+        assert news.epoch() == 1
+        assert all(each.inserted <= each.capacity for each in news.info().live_slices)
+
+
 def test_ages(any_server):
     """The slice in which an item is, counted from the newest."""
     with UriFilter.create("news", redis=any_server.url, capacity=10, error_rate=1e-8, retention="growing") as news:

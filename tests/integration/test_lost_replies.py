@@ -150,7 +150,7 @@ def test_nothing_sent_is_not_answer_lost(make_server):
     create(server)
     with UriFilter.open("news", redis=server.url, timeouts=QUICK) as news:
         server.kill()
-        news._connector._given.pool.redis_pool.disconnect()
+        news._connector._given.pool.close()
         with pytest.raises(ServerUnavailable) as caught:
             news.insert("a")
         assert not isinstance(caught.value, AnswerLost)

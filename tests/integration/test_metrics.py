@@ -252,6 +252,7 @@ def test_gauges(any_server, folder):
             "used_ratio": info.inserted / info.capacity,
             "shards": 1,
             "restoring_shards": 0,
+            "restored_unacknowledged": 0,
             "has_archive": int(name == "pages"),
             "period_seconds": 86_400 if name == "pages" else None,
             "epoch": info.epoch,

@@ -129,6 +129,12 @@ def test_the_page_below_the_prefix(any_server, news, tmp_path):
         page.go_back()
         page.get_by_role("link", name="API").click()
         expect(page.locator("#manual")).to_contain_text("/v1/filters/{filter}/insert")
+        operation = page.locator("#operations-service-access")  # it wants the token, which is for this service alone
+        operation.get_by_role("button").first.click()
+        operation.get_by_role("button", name="Try it out").click()
+        operation.get_by_role("button", name="Execute").click()
+        expect(operation.locator(".request-url")).to_contain_text(f"{nginx.url}/v1/access")
+        expect(operation.locator(".live-responses-table").first).to_contain_text('"last_used"')
 
 
 def test_it_keeps_connections(any_server, news, tmp_path):

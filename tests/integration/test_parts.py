@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 import redis
+from support.by_hand import settle
 from support.interrupts import Interrupt
 from support.servers import wait_until
 
@@ -42,7 +43,7 @@ def connector_of(nodes, kind=Connector, connections=1):
     """Return a connector that knows the nodes."""
     url, found = nodes
     made = kind(Address(url), TIMES, connections)
-    made.routes.map, made.routes.stale = found, False
+    settle(made.routes, found)
     return made
 
 

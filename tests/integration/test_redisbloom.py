@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 
 import pytest
 from support import servers
-from support.cli import invoke, run
+from support.cli import invoke, run, run_process
 from support.oracle import Oracle
 from support.room import leave_room, make_room
 from support.service import Service, ask
 
-from urifilter_redis import ServerUnavailable, SliceLost, UriFilter, UriFilterError, drop_filter
+from urifilter_redis import ServerUnavailable, SliceLost, Unsupported, UriFilter, UriFilterError, drop_filter
 from urifilter_redis.bloom.sizing import LEAST_RESERVED
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.config import Settings
+from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
 
 RING = {"retention": "ring", "slices": 3, "period": "1d"}
 RETENTIONS = {"forever": {}, "growing": {"retention": "growing"}, "ring": RING | {"capacity": 1500}}
@@ -111,15 +113,38 @@ def test_what_it_cannot_do(bloom, folder):
 
 def test_server_without_the_module(any_server, make_server):
     """An error that says so, at create and at open; nothing is made."""
-    with pytest.raises(ServerUnavailable, match=r"layout redisbloom needs BF.INFO, .*take layout blocked"):
+    with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO, .*take layout blocked"):
         made(any_server)
     with any_server.client() as admin:
         assert admin.keys() == []
     with UriFilter.create("news", redis=any_server.url, capacity=1000) as news, any_server.client() as admin:
         admin.hset(news._session.keys.shard(0).meta, mapping=of_another_layout(news))
-    with pytest.raises(ServerUnavailable, match="layout redisbloom needs BF.INFO"):
+    with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO"):
         UriFilter.open("news", redis=any_server.url)
     drop_filter("news", redis=any_server.url)
+
+
+@pytest.mark.slow
+def test_what_the_server_will_never_do(any_server, service_for_admins):
+    """It is no outage: library, CLI, HTTP, SDK and a service as it begins say so at once, with the reason."""
+    settings = {"capacity": 1000, "layout": "redisbloom"}
+    reason = "layout redisbloom needs BF.INFO"
+    with pytest.raises(Unsupported, match=reason):
+        UriFilter.create("news", redis=any_server.url, **settings)
+    made = ("news", "--redis", any_server.url, "--capacity", "1000", "--layout", "redisbloom")
+    assert reason in run("create", *made, code=2)[1]
+    served = ("--redis", any_server.url, "--port", "0")
+    environment = dict(os.environ) | {"URIFILTER_FILTERS__NEWS__CAPACITY": "1000"}
+    environment["URIFILTER_FILTERS__NEWS__LAYOUT"] = "redisbloom"
+    assert reason in run_process("serve", *served, code=2, env=environment)[1]
+    running, secret = service_for_admins
+    answer = ask(running, "POST", "/v1/filters/news/create", settings, secret)
+    assert (answer.status, answer.json()["error_code"]) == (501, "unsupported")
+    assert reason in answer.json()["error"]
+    assert "retry-after" not in answer.headers
+    with FilterAPIClient(running.url, secret) as api, pytest.raises(FilterAPIError, match=reason) as told:
+        api.create("news", **settings)
+    assert (told.value.status, told.value.error_code) == (501, "unsupported")
 
 
 class OldModule(servers.Server):
@@ -134,12 +159,12 @@ class OldModule(servers.Server):
 def test_server_with_an_old_module():
     """Likewise, with the command that is not as it should be."""
     with OldModule("redis70") as server, server.client() as admin:
-        with pytest.raises(ServerUnavailable, match=r"layout redisbloom needs BF.INFO with CAPACITY: .*layout blocked"):
+        with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO with CAPACITY: .*layout blocked"):
             made(server)
         assert admin.keys() == []
         with UriFilter.create("news", redis=server.url, capacity=1000) as news:
             admin.hset(news._session.keys.shard(0).meta, mapping=of_another_layout(news))
-        with pytest.raises(ServerUnavailable, match="layout redisbloom needs BF.INFO with CAPACITY: "):
+        with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO with CAPACITY: "):
             UriFilter.open("news", redis=server.url)
 
 
@@ -150,7 +175,7 @@ def of_another_layout(news) -> dict[str, str]:
 
 def test_valkey(valkey):
     """Its module has not been tried."""
-    with pytest.raises(ServerUnavailable, match="layout redisbloom"):
+    with pytest.raises(Unsupported, match="layout redisbloom"):
         made(valkey)
 
 
@@ -346,7 +371,7 @@ def test_over_http(bloom):
 def test_in_a_cluster_of_which_a_master_lacks_the_module(make_cluster, lacks):
     """Nothing is made, and nobody is told that the layout is to be had."""
     cluster = make_cluster(kinds=["redis70" if number == lacks else servers.BLOOM for number in range(3)])
-    with pytest.raises(ServerUnavailable, match=r"redisbloom needs BF\..*layout blocked"):
+    with pytest.raises(Unsupported, match=r"redisbloom needs BF\..*layout blocked"):
         made(cluster, shards=6)
     assert UriFilter.create("news", redis=cluster.url, capacity=1000).drop() is None
     assert "BF.*" not in run("create", "other", "--redis", cluster.url, "--capacity", "1k")[1]

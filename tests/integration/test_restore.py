@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from functools import partial
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
@@ -12,11 +14,13 @@ from support.killer import name_of
 from support.servers import Saved
 from support.shard_keys import shard_key
 
-from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, UriFilter
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, SliceLost, UriFilter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import restore
 from urifilter_redis.protocol.outcomes import Unanswered
+from urifilter_redis.storage.backends import named_backend
+from urifilter_redis.worker import Worker
 
 #: Some shards, and a rotation, so that slices of an older server get other names.
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}
@@ -239,3 +243,75 @@ def test_a_refused_restore_leaves_nothing(any_server, folder, tmp_path):
         scene.open()
     with any_server.client() as admin:
         assert admin.keys() == []
+
+
+def lose(server, kind, older) -> None:
+    """Let a server lose a bitmap, all, or what was written since it was saved."""
+    with server.client() as admin:
+        if kind == "bitmap":
+            admin.delete(shard_key("news", 1, 2, "today"))
+        elif kind == "shard":
+            admin.delete(*(shard_key("news", 1, 2, end) for end in ("today", "meta")))
+        else:
+            admin.flushall()
+    if kind == "older":
+        older.bring_back()
+
+
+@pytest.mark.parametrize("kind", ["bitmap", "shard", "empty", "older"])
+def test_what_was_lost(server, folder, caplog, kind):
+    """A restore that nobody asked for is an error in the log, in info and for doctor, until it is acknowledged."""
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000, shards=2) as news:
+        assert news.info().loss is None
+        news.insert_many(SEEN[:100])
+        older = Saved(server)
+        news.checkpoint()
+        news.insert_many(SEEN[100:])
+    lose(server, kind, older)
+    caplog.clear()
+    with UriFilter.open("news", **where) as news:
+        loss, shards = news.info().loss, news.restored.shards
+        assert (loss.shards, loss.since) == (shards, news.restored.begun)
+        (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
+        assert "urifilter acknowledge news" in record.getMessage()
+        out, _ = cli.run("doctor", "--json", "--redis", server.url, code=1)
+        (found,) = [each for each in json.loads(out) if each["subject"] == "filter news"]
+        assert (found["level"], "urifilter acknowledge news" in found["text"]) == ("danger", True)
+        assert b"urifilter acknowledge news" in cli.run("info", "news", "--redis", server.url)[0]
+        news.checkpoint()
+        assert cli.run("acknowledge", "news", "--redis", server.url)[0].startswith(b"news: restores of ")
+        assert (news.info().loss, news.acknowledge()) == (None, 0)
+
+
+def test_a_restore_by_hand(server, folder, caplog):
+    """Who asks for a restore knows what is lost: nobody is told, of an earlier loss neither."""
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000, shards=2) as news:
+        news.insert_many(SEEN)
+        news.checkpoint()
+    lose(server, "bitmap", None)
+    UriFilter.open("news", **where).close()
+    lose(server, "empty", None)
+    caplog.clear()
+    out, err = cli.run("restore", "news", "--redis", server.url, "--archive", folder)
+    assert (out.startswith(b"news: restored 2 shards"), err) == (True, "")
+    with UriFilter.open("news", **where) as news:
+        assert (news.info().loss, caplog.records) == (None, [])
+
+
+@pytest.mark.parametrize("kind", ["bitmap", "shard"])
+def test_a_lost_bitmap_without_a_checkpoint(server, folder, kind):
+    """Nobody makes an empty bitmap of one that has no copy; Redis stays as it is."""
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000, shards=2) as news:
+        news.insert_many(SEEN)
+    lose(server, kind, None)
+    for attempt in (UriFilter.open, partial(UriFilter.create, capacity=2000, shards=2)):
+        with pytest.raises(SliceLost, match="shard 1 has LOST .*, and the archive has no checkpoint"):
+            attempt("news", **where)
+    (done,) = Worker(server.url, "urifilter", folder, named_backend(folder), every=1.0).once()
+    assert "no checkpoint of it" in done.error
+    with server.client() as admin:
+        assert not admin.exists(shard_key("news", 1, 2, "today"))
+        assert admin.hget(shard_key("news", 0, 2, "meta"), "phase") in {"idle", b"idle"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import json
 import sys
+from collections import Counter
 
 import pytest
 
@@ -23,7 +25,7 @@ from urifilter_redis import AsyncClaims, ServerUnavailable, UriFilter  # noqa: E
 from urifilter_redis.scrapy import UriSpiderMiddleware  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
-from urifilter_redis.scrapy.payloads import named, text_of, to_request  # noqa: E402
+from urifilter_redis.scrapy.payloads import kept_of, named, text_of, to_request  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -433,10 +435,83 @@ def test_claimed_with_its_address_alone(any_server, why, caplog):
         assert parts.stats.get_value("urifilter/url_only") == 2
 
     run(any_server, test)
-    assert sum("with its address alone" in each.getMessage() for each in caplog.records) == 1
+    assert sum("cannot be kept whole" in each.getMessage() for each in caplog.records) == 1
+    assert f"without {'meta' if why in {'tuple', 'size'} else why} (" in caplog.text
     assert {item: json.loads(claim.payload) for item, claim in left(any_server).items()} == {
-        url: {"spider": "spider", "request": {"url": url}} for url in (A, B)
+        url: {"spider": "spider", "request": {"url": url, "method": "GET", "encoding": "utf-8"}} for url in (A, B)
     }
+
+
+class Kind(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"callback": lambda _: None},
+        {"errback": lambda failure: failure},
+        {"meta": {"a": (1, 2)}, "callback": "about"},
+        {"meta": {"a": Kind.ONE}},
+        {"cb_kwargs": {"depth": Counter("aab")}, "callback": "about"},
+        {"method": "POST", "body": b"x" * 70_000, "headers": {"X-Name": "a"}},
+    ],
+    ids=["callback", "errback", "tuple", "enum", "Counter", "body"],
+)
+def test_a_retry_by_the_same_crawl(any_server, more):
+    """The process that has the whole request uses it, as the spider has made it, as often as it fails."""
+
+    async def test(parts):
+        given = {
+            name: getattr(parts.crawler.spider, value) if value == "about" else value for name, value in more.items()
+        }
+        found = await parts.begun(scrapy.Request(A, **given))
+        for _ in range(2):
+            found.meta["retry_times"] = 2  # as the middleware leaves it
+            await parts.failed(found, OSError())
+            assert await parts.idle()
+            (found,) = parts.waiting()
+            errback = given.pop("errback", None)
+            assert errback is None or found.errback.errback is errback
+            method, body = found.method, found.body
+            assert (found.callback, found.meta, found.cb_kwargs) == (
+                given.get("callback"),
+                given.get("meta", {}),
+                given.get("cb_kwargs", {}),
+            )
+            assert (method, body) == (given.get("method", "GET"), given.get("body", b""))
+            assert found.headers.getlist("X-Name") == [b"a"] * ("headers" in given)
+        await parts.fetched(found)
+        assert parts.crawl.outcomes.whole == {}
+
+    run(any_server, test)
+    assert left(any_server) == {}
+
+
+def test_kept_as_it_is_sent():
+    """Another crawl sends what this one would have sent; what is left out is named."""
+    spider = Spider()
+    request = scrapy.Request(
+        A, lambda _: None, "POST", {"X-Name": "a"}, b"body", {"b": "c"}, {"object": object()}, cb_kwargs={"n": 1}
+    )
+    text, lost = kept_of(request, spider)
+    assert lost.startswith("callback, meta, cb_kwargs (")
+    back = to_request(text, spider)
+    assert (back.method, back.headers, back.body, back.cookies) == ("POST", request.headers, b"body", {"b": "c"})
+    assert (back.callback, back.meta, back.cb_kwargs) == (None, {}, {})
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("what", ["headers", "body"])
+def test_too_long_to_be_kept(method, what):
+    """A request without its headers is one to the same address; one without its body is none, and is not kept."""
+    long = {"headers": {"headers": {"X-Name": "x" * 70_000}}, "body": {"body": b"x" * 70_000}}[what]
+    text, lost = kept_of(scrapy.Request(A, method=method, **long), Spider())
+    if what == "body":
+        assert (text, lost.partition(" (")[0]) == (None, "all of it")
+    else:
+        back = to_request(text, Spider())
+        assert (back.method, back.url, lost.partition(" (")[0]) == (method, A, "headers")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_one_of_three_is_killed(any_server, tmp_path):
         assert sum(each.get("urifilter/reclaimed", 0) for each in stats) > 0
         assert set(site.fetched()) == site.pages.keys()
         check_committed(any_server, site)
-        fails = sum(page.fails for page in site.pages.values())
+        fails = sum(page.has_failed for page in site.pages.values())
         again = [path for path, times in Counter(site.fetched()).items() if times > 1]
         assert len(again) < 150
         # on a slow machine a lease may lapse while its page fails, and another crawl gives the page up, too
@@ -111,7 +111,7 @@ def test_a_spider_that_is_stopped(any_server):
         assert set(site.fetched()) == site.pages.keys()
         check_committed(any_server, site)
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
-        assert [each for each in twice if not each.fails and not each.location and each.path != site.start] == []
+        assert [each for each in twice if not each.has_failed and not each.location and each.path != site.start] == []
 
 
 def test_callbacks_that_raise(any_server):

@@ -147,6 +147,39 @@ def test_as_with_scrapys_own_filter(any_server, tmp_path, name, claims):
     assert again.keys() == case.new | (set() if claims else case.failed)
 
 
+#: A site whose links redirect to what is the same page for a filter, or to themselves once a cookie is set.
+SPELLINGS = [
+    Page("/index.html", links=("/k", "/d/index.html", "/cookie.html", "/back.html")),
+    *(Page("/k", 301, "/k/"), Page("/k/"), Page("/d/index.html", 301, "/d/"), Page("/d/")),
+    *(Page("/cookie.html", 302, "/cookie.html", cookie=True), Page("/back.html", 302, "/sets.html", cookie=True)),
+    Page("/sets.html", 302, "/back.html"),
+]
+
+
+@claims_or_not
+@pytest.mark.parametrize("normalize", ["none", "loose"])
+def test_redirects_to_a_spelling_of_the_same_item(any_server, claims, normalize):
+    """The page is scraped, once."""
+    made = ours(any_server, claims=claims, URIFILTER_KEY="url", URIFILTER_NORMALIZE=normalize)
+    with Served(pages={each.path: each for each in SPELLINGS}) as site:
+        stats = Crawl(site.url, spider="Waits", **made).stats()
+    scraped = {name.split()[1]: count for name, count in stats.items() if name.startswith("saw/page")}
+    assert scraped == dict.fromkeys(("/index.html", "/k/", "/d/", "/cookie.html", "/back.html"), 1)
+
+
+@claims_or_not
+def test_redirects_in_a_circle(any_server, claims):
+    """Each is visited three times, and has failed: the next crawl tries it again, or with claims it is given up."""
+    circle = Page("/a.html", 302, "/b.html"), Page("/b.html", 302, "/a.html"), Page("/self.html", 302, "/self.html")
+    pages = star(1, "/a.html", "/self.html", more=circle)
+    made = ours(any_server, claims=claims)
+    with Served(pages=pages) as site:
+        assert Crawl(site.url, **made).stats()["finish_reason"] == "finished"
+        assert site.counts() == {"/index.html": 1, "/leaf0.html": 1, "/a.html": 3, "/b.html": 3, "/self.html": 3}
+        Crawl(*(site.at("127.0.0.1", each.path) for each in circle[1:]), spider="Finds", **made).stats()
+        assert sum(site.counts().values()) == 11 + 9 * (not claims)
+
+
 @claims_or_not
 def test_closed_by_a_count_of_pages(any_server, claims):
     """The next crawl fetches the rest; without claims only what its start leads to, so a warning counts it."""
@@ -199,7 +232,9 @@ def test_two_spiders_of_a_process(any_server, claims):
         fetched = Counter(site.fetched())
         assert fetched.keys() == site.pages.keys()
         twice = [site.pages[path] for path, times in fetched.items() if times > 1]
-        assert [each for each in twice if not each.fails and each.path not in {"/part0/0.html", "/part1/1.html"}] == []
+        assert [
+            each for each in twice if not each.has_failed and each.path not in {"/part0/0.html", "/part1/1.html"}
+        ] == []
 
 
 def test_one_of_three_is_killed(any_server, tmp_path):
@@ -212,7 +247,7 @@ def test_one_of_three_is_killed(any_server, tmp_path):
         crawls[0].kill()
         assert [each.stats()["finish_reason"] for each in crawls[1:]] == ["finished"] * 2
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
-        assert [each for each in twice if not each.fails and not each.location and each.path not in starts] == []
+        assert [each for each in twice if not each.has_failed and not each.location and each.path not in starts] == []
 
 
 @pytest.mark.nightly

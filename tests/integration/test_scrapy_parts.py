@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 
 import pytest
 
@@ -242,6 +243,21 @@ def test_key(any_server, key, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("item", [None, 5, ("a",)])
+def test_a_key_that_is_no_item(any_server, item):
+    """The spider closes, and says which setting is wrong: all pages but one would be seen otherwise."""
+
+    async def test(parts):
+        with pytest.raises(
+            TypeError, match=f"URIFILTER_KEY is a function .* and not {re.escape(repr(item))}, as of <GET"
+        ):
+            parts.crawler.engine.crawl(scrapy.Request(A))
+        await asyncio.sleep(0)
+        assert parts.crawler.engine.reason == "urifilter_error"
+
+    run(any_server, test, URIFILTER_KEY=lambda _: item)
+
+
 def without_query(request):
     return request.url.partition("?")[0]
 
@@ -434,7 +450,7 @@ def test_items_that_are_handled(any_server, signal):
     assert seen(any_server, run(any_server, test)) == [True]
 
 
-@pytest.mark.parametrize("how", ["seen", "off the site", "itself"])
+@pytest.mark.parametrize("how", ["seen", "off the site"])
 def test_a_redirect_that_ends(any_server, how):
     """The address that redirected there was fetched, and stays seen."""
 
@@ -446,12 +462,77 @@ def test_a_redirect_that_ends(any_server, how):
         parts.crawler.signals.connect(offsite, signals.request_scheduled)
         one, two = sorted(await parts.found(scrapy.Request(A), scrapy.Request(B)), key=str)
         await parts.fetched(two)
-        assert await parts.found(redirected(one, {"seen": B, "off the site": C, "itself": A}[how])) == []
+        assert await parts.found(redirected(one, {"seen": B, "off the site": C}[how])) == []
         assert not await parts.idle()
         assert parts.crawl.outcomes.failed == {}
         return [parts.item(scrapy.Request(each)) for each in (A, B, C)]
 
     assert seen(any_server, *run(any_server, test)) == [True, True, False]
+
+
+#: Chains of redirects that come to one item more than once, with the settings that make one of them.
+CHAINS = {
+    "itself": ([A, A], {}),
+    "there and back": ([A, B, A], {}),
+    "another order": ([f"{A}?x=1&y=2", f"{A}?y=2&x=1"], {}),
+    "loose": (
+        ["http://example.com/d/index.html", "https://example.com/d/", "https://www.example.com/d"],
+        {"URIFILTER_KEY": "url", "URIFILTER_NORMALIZE": "loose"},
+    ),
+    "sorted": ([f"{A}?utm_source=x", B, A, B], {"URIFILTER_KEY": "url", "URIFILTER_NORMALIZE": "sorted"}),
+}
+
+
+@pytest.mark.parametrize("of", ["a link", "a start", "a start with dont_filter", "a start that was seen"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_redirect_to_the_same_item(any_server, chain, of):
+    """What a download has itself is not seen for its redirects: the page is fetched, and all addresses stay seen."""
+    urls_, settings = CHAINS[chain]
+
+    async def test(parts):
+        first = scrapy.Request(urls_[0], dont_filter="dont_filter" in of)
+        if "seen" in of:
+            await parts.fetched(await parts.begun(first.replace()))
+        (request,) = await (parts.found(first) if of == "a link" else parts.started(first))
+        for each in urls_[1:]:
+            (request,) = await parts.found(redirected(request, each))
+        await parts.fetched(request)
+        assert parts.crawl.outcomes.failed == {}
+        return [parts.item(scrapy.Request(each)) for each in urls_]
+
+    assert all(seen(any_server, *run(any_server, test, **settings)))
+
+
+def test_a_redirect_in_a_circle(any_server):
+    """It has failed after three visits of an address, and all of them are new for the next crawl."""
+
+    async def test(parts):
+        (request,), visits = await parts.found(scrapy.Request(A)), [A]
+        while found := await parts.found(redirected(request, B if request.url == A else A)):
+            (request,) = found
+            visits.append(request.url)
+        assert visits == [A, B] * 3
+        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(any_server, *run(any_server, test)) == [False, False]
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_redirect_of_a_retry(any_server, is_seen):
+    """It is asked about and recorded: dont_filter is the retry's, and not the spider's."""
+
+    async def test(parts):
+        if is_seen:
+            await parts.fetched(await parts.begun(scrapy.Request(B)))
+        (retry,) = await parts.found((await parts.begun(scrapy.Request(A))).replace(dont_filter=True))
+        found = await parts.found(redirected(retry, B))
+        assert urls(found) == ([] if is_seen else [B])
+        for each in found:
+            await parts.fetched(each)
+        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+
+    assert seen(any_server, *run(any_server, test)) == [True, True]
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])

@@ -14,11 +14,13 @@ import threading
 import pytest
 from support.proxy import Fault, HttpProxy, at_random, first
 from support.servers import wait_until
+from support.service import Service
 from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
 
 QUICK = Timeouts(connect=1, reply=2, total=1)
@@ -283,7 +285,7 @@ class Scripted(http.server.ThreadingHTTPServer):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 self.server.seen.append((self.path, dict(self.headers), json.loads(body)))
                 status, headers, content = next(self.server.answers)
-                headers = {"X-Request-Id": self.headers["X-Request-Id"]} | headers
+                headers = {ATTEMPT_HEADER: self.headers[ATTEMPT_HEADER]} | headers
                 content = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(content)), **headers}.items():
@@ -318,8 +320,8 @@ GOOD = (200, {}, {"filter": "news", "ages": [0], "total": 1, "unique": 1})
         (500, {}, {"error_code": "internal_error", "error": "a bug"}),
         (502, {}, b"<html>Bad Gateway</html>"),
         (504, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
-        (200, {"X-Request-Id": "another"}, GOOD[2]),
-        (404, {"X-Request-Id": "another"}, {"error_code": "filter_not_found", "error": "none"}),
+        (200, {ATTEMPT_HEADER: "another"}, GOOD[2]),
+        (404, {ATTEMPT_HEADER: "another"}, {"error_code": "filter_not_found", "error": "none"}),
         (200, {}, b'{"ages": [0'),
         (200, {}, b"[]"),
     ],
@@ -357,11 +359,41 @@ def test_what_is_not_repeated(status, code):
     assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize(("status", "code"), [(422, "too_many_items"), (413, "body_too_large")])
+def test_what_is_too_much_is_halved(status, code):
+    """And later calls send as little from the beginning; one item is refused for good."""
+    refusal = (status, {}, {"error_code": code, "error": "send several"})
+    with Scripted(refusal, GOOD, GOOD, GOOD, GOOD, refusal) as server, FilterAPIClient(server.url) as api:
+        assert api.insert_ages("news", ["https://example.com/a", "https://example.com/b"]) == [0, 0]
+        assert api.insert_ages("news", ["https://example.com/c", "https://example.com/d"]) == [0, 0]
+        with pytest.raises(FilterAPIError, match="send several"):
+            api.insert_ages("news", ["e"])
+    sent = ["".join(uri[-1] for uri in body["items"]) for _, _, body in server.seen]
+    assert sent == ["ab", "a", "b", "c", "d", "e"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", ["items = 100\n", "body = 5_000\n"])
+def test_a_service_of_lower_limits(any_server, news, limits):
+    """Calls of any length are answered, and so are claims with payloads."""
+    items = [f"https://example.com/{number}" for number in range(1000)]
+    with Service(any_server.url, settings=f"[limits]\n{limits}") as service, FilterAPIClient(service.url) as api:
+        assert api.insert_ages("news", items + items) == [0] * 1000 + [1] * 1000
+        assert api.contains_many("news", items) == [True] * 1000
+        with api.claims("news") as mine:
+            pages = [f"page {number}" for number in range(1000)]
+            assert mine.claim_many(pages, payload=lambda page: {"of": page, "more": "x" * 1000}) == [True] * 1000
+            assert mine.give_up(pages[:300], reason="too long") == [True] * 300
+            assert mine.commit(pages[300:600]) == [True] * 300
+        assert len(api.given_up("news", limit=300)) == 300
+        assert api.retry_given_up("news", pages[:300]) == 300
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("status", [301, 401, 404, 413])
 def test_somebody_else_answers(status):
     """A proxy or a wrong address: an error at once; whether the request went on is not known, so its key is kept."""
-    html = (status, {"X-Request-Id": None}, b"<html>nginx</html>")
+    html = (status, {ATTEMPT_HEADER: None}, b"<html>nginx</html>")
     with Scripted(html, GOOD, GOOD) as server, FilterAPIClient(server.url) as api:
         with pytest.raises(FilterAPIError, match="somebody else than the service") as told:
             api.unique("news", ["a"])
@@ -370,6 +402,26 @@ def test_somebody_else_answers(status):
         assert api.unique("news", ["a"], retry=told.value) == ["a"]
     slots = [headers["Idempotency-Key"].split("/")[1:] for _, headers, _ in server.seen]
     assert slots == [["0", "1"], ["1", "1"], ["0", "1"]]
+
+
+def test_a_gateway_that_replaces_the_name_of_a_request():
+    """As Envoy does by default: an answer is this attempt's all the same."""
+    with Scripted((200, {"X-Request-Id": "of-a-gateway"}, GOOD[2])) as server, FilterAPIClient(server.url) as api:
+        assert api.insert_ages("news", ["a"]) == [0]
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "content"), [(200, GOOD[2]), (401, {"error_code": "unauthorized", "error": "send a token"})]
+)
+def test_a_gateway_that_removes_the_proof(status, content):
+    """The error says at once what is missing. The key is kept, for the request may have run."""
+    with Scripted((status, {ATTEMPT_HEADER: None}, content), GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError, match=f"no header {ATTEMPT_HEADER}") as told:
+            api.insert_ages("news", ["a"])
+        assert told.value.error_code == "bad_response"
+        assert api.insert_ages("news", ["a"], retry=told.value) == [0]
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
 
 
 @pytest.mark.parametrize(
@@ -434,6 +486,23 @@ def test_what_retry_refuses(service, news):
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
         assert api.insert_ages("news", ["a", "b"], retry=told.value) == [0, 0]
+
+
+def test_a_repeat_after_the_record_is_gone(monkeypatch):
+    """Nine minutes later the service has forgotten the answer: the call fails, and calls no new item seen."""
+    lost = (401, {ATTEMPT_HEADER: None}, b"<html>of somebody else</html>")
+    with Scripted(lost, GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError) as told:
+            api.insert_ages("news", ["a"])
+        clock = api._api.session.ids.clock
+        now = clock.now()
+        monkeypatch.setattr(clock, "now", lambda: now + 9 * 60_000)
+        with pytest.raises(FilterAPIError, match="kept for 8 minutes") as gone:
+            api.insert_ages("news", ["a"], retry=told.value)
+        assert gone.value.error_code == "answer_lost"
+        assert len(server.seen) == 1
+        monkeypatch.setattr(clock, "now", lambda: now + 7 * 60_000)
+        assert api.insert_ages("news", ["a"], retry=told.value) == [0]
 
 
 def test_long_items_go_out_in_several_requests(service, news):

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from support.forked import in_child
@@ -16,8 +17,9 @@ from support.servers import wait_until
 from support.service import ask
 
 from urifilter_redis import Claim, Timeouts, UriFilter
+from urifilter_redis.engine import driver, holdings
 from urifilter_redis.errors import FilterAPIError
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, claims_backend
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +38,7 @@ def api(service, news):
         yield client
 
 
+@pytest.mark.quick
 def test_all_methods(api, news):
     """They answer as the library's do; what is left is given back at the end."""
     with api.claims("news", lease=60, name="one") as mine, news.claims() as other:
@@ -389,6 +392,25 @@ def test_unknown_items_are_let_go(service, api, news, any_server):
         assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_hand"] == 0
 
 
+def test_a_beat_between_a_claim_and_its_answer(api, news, monkeypatch):
+    """It counts an item that the object does not know yet, and is no reason to become another holder."""
+    with api.claims("news", lease=60) as mine, news.claims() as other:
+        assert mine.claim("a") is True
+        holder, perform, beaten = mine.holder, driver.perform_step, []
+
+        def beating(step, sender):
+            outcome = perform(step, sender)
+            if not beaten:
+                beaten.append(step)
+                mine._beat_once()
+            return outcome
+
+        monkeypatch.setattr(driver, "perform_step", beating)
+        assert mine.claim("b") is True
+        assert (mine.holder, len(mine.held)) == (holder, 2)
+        assert other.claim_many(["a", "b"]) == [False, False]
+
+
 def test_items_that_are_gone_are_dropped(api, news):
     """A beat counts fewer: what others have committed meanwhile is held no longer, and the rest is."""
     with api.claims("news", lease=5) as mine:
@@ -409,6 +431,42 @@ def test_what_was_released_is_not_waited_for(api, news):
         wait_until(mine.reclaim, "it is not offered again")
         assert [each.item for each in mine.held] == ["a"]
         assert mine.outstanding().others == 0
+
+
+def test_an_end_is_never_told_by_an_older_look(api, news):
+    """As the library's: the figures of a look end no crawl, with or without an answer of -1."""
+    with api.claims("news", lease=60) as mine, news.claims() as theirs:
+        assert mine.reclaim() == []
+        theirs.claim("x")
+        assert mine.outstanding().others == 1
+        theirs.commit(["x"])
+        assert mine.reclaim() == []
+        theirs.claim("y")
+        assert mine.claim_ages(["y"]) == [-1]
+        assert mine.outstanding().others == 1
+        theirs.commit(["y"])
+
+
+def test_many_calls_share_one_look(service, news, monkeypatch):
+    """Two hundred tasks that find nothing pause once, and ``info`` ends their pause."""
+    passed = [0.0]
+    for module in (holdings, claims_backend):
+        monkeypatch.setattr(module, "monotonic", lambda: time.monotonic() + passed[0])
+
+    async def go(theirs):
+        async with AsyncFilterAPIClient(service.url) as api, api.claims("news", lease=60) as mine:
+            assert await asyncio.gather(*(mine.reclaim() for _ in range(200))) == [[]] * 200
+            passed[0] += 20
+            assert await mine.reclaim() == []  # it looks again: the pauses are those of one call
+            passed[0] += 20
+            theirs.claim("a")
+            assert await mine.reclaim() == []
+            assert (await api.info("news"))["info"]["claims"]["in_hand"] == 1
+            theirs.release(["a"])
+            return await mine.reclaim()
+
+    with news.claims() as theirs:
+        assert asyncio.run(go(theirs)) == [Claim("a", "a")]
 
 
 def test_released_by_another(api, news):

@@ -6,18 +6,20 @@ import asyncio
 import collections
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis.sentinel import Sentinel
 from support import cli, crawler
 from support.forked import in_child
 from support.sentinels import Told, Watched, follow
-from support.servers import silent_port, suspend, wait_until
+from support.servers import PATIENCE, silent_port, suspend, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
@@ -29,6 +31,10 @@ FILTER = {"capacity": 10_000, "error_rate": 1e-8}
 #: A failover takes a second or two; on a busy machine longer.
 LONG = Timeouts(connect=5, reply=2, total=60)
 SHORT = Timeouts(total=0.3)
+PATIENT = Timeouts(connect=PATIENCE, reply=PATIENCE, total=PATIENCE)
+
+#: The calls of one process at once.
+CALLERS = 8
 
 
 @pytest.mark.sampled
@@ -160,6 +166,69 @@ def test_calls_are_held(replicated, clients, message):
         assert news.insert("a") is True
         promoting.join()
     assert (inserted_on(master), inserted_on(replica)) == (0, 1)
+
+
+def insert_by_threads(url: str, opened: queue.Queue, go: threading.Event) -> None:
+    with UriFilter.open("news", redis=url, timeouts=PATIENT) as news, ThreadPoolExecutor(CALLERS) as threads:
+        list(threads.map(lambda number: news.insert(f"warm {number}"), range(CALLERS)))
+        opened.put(news)
+        go.wait(PATIENCE)
+        list(threads.map(news.insert, range(CALLERS)))
+
+
+def insert_by_tasks(url: str, opened: queue.Queue, go: threading.Event) -> None:
+    async def insert():
+        async with await AsyncUriFilter.open("news", redis=url, timeouts=PATIENT) as news:
+            await asyncio.gather(*(news.insert_many([f"warm {number}"]) for number in range(CALLERS)))
+            opened.put(news)
+            await asyncio.to_thread(go.wait, PATIENCE)
+            await asyncio.gather(*(news.insert_many([number]) for number in range(CALLERS)))
+
+    asyncio.run(insert())
+
+
+@pytest.mark.parametrize("insert", [insert_by_threads, insert_by_tasks])
+def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
+    """Of several calls at once one asks the Sentinels, and none of the others goes to the old master meanwhile."""
+    monkeypatch.setattr(sentinels, "HOLD", PATIENCE)
+    master, replica = replicated()
+    UriFilter.create("news", redis=master.url, **FILTER).close()
+    with Told(master) as told, ThreadPoolExecutor(1) as thread:
+        opened, go = queue.Queue(), threading.Event()
+        inserting = thread.submit(insert, told.url, opened, go)
+        news = opened.get(timeout=PATIENCE)
+        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        told.tell("+selected-slave", SELECTED)
+        wait_until(lambda: is_held(news), "it does not hear it")
+        go.set()
+        time.sleep(0.1)  # they wait: those that do not yet will not be the ones that ask
+        told.asked.clear()
+        told.answers.clear()
+        promote(told, replica, "+promoted-slave", SELECTED)
+        assert told.asked.wait(PATIENCE)
+        time.sleep(0.1)  # the others would go to the old master now
+        told.answers.set()
+        inserting.result()
+    assert (inserted_on(master), inserted_on(replica)) == (CALLERS, 2 * CALLERS)
+
+
+def test_threads_that_hear_at_once(replicated, monkeypatch):
+    """While one thread reads that a failover begins the others wait, and go by that, too."""
+    monkeypatch.setattr(sentinels, "HOLD", PATIENCE)
+    master, replica = replicated()
+    UriFilter.create("news", redis=master.url, **FILTER).close()
+    with Told(master) as told, ThreadPoolExecutor(1) as thread:
+        opened, go = queue.Queue(), threading.Event()
+        inserting = thread.submit(insert_by_threads, told.url, opened, go)
+        opened.get(timeout=PATIENCE)
+        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        told.tell("+selected-slave", SELECTED)
+        time.sleep(2 * sentinels.POLL)
+        go.set()
+        time.sleep(0.1)
+        promote(told, replica, "+promoted-slave", SELECTED)
+        inserting.result()
+    assert (inserted_on(master), inserted_on(replica)) == (CALLERS, 2 * CALLERS)
 
 
 @pytest.mark.sampled

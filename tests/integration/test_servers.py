@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import shlex
 import threading
 
 import fakeredis
 import pytest
+import redis
 from support import servers
 from support.cli import run
+from support.service import Service
+from support.service import ask as ask_service
 from support.states import dumped
 
 from urifilter_redis import AsyncUriFilter, UriFilter, list_filters
-from urifilter_redis.errors import FilterNotFound, ServerUnavailable
+from urifilter_redis.errors import FilterNotFound, ServerUnavailable, Unsupported
 from urifilter_redis.flows.probe import Probed, remedy
+from urifilter_redis.protocol import acl
 
 SUPPORTED = "use Redis 6.2 or newer, or Valkey"
 RENAMED = "take rename-command for them out of its configuration, or use a server that has all commands"
@@ -85,9 +91,8 @@ def refusals(url: str, archive: str) -> list[str]:
         lambda: asyncio.run(awaited(AsyncUriFilter.open)),
         lambda: asyncio.run(awaited(AsyncUriFilter.create, capacity=1000)),
     ):
-        with pytest.raises(ServerUnavailable) as refused:
+        with pytest.raises(Unsupported) as refused:
             ask()
-        assert type(refused.value) is ServerUnavailable
         found.append(str(refused.value))
     return found
 
@@ -185,9 +190,9 @@ def test_a_filter_stays_whole_on_a_server_that_lacks_something(make_server, tmp_
     server.start()
     with server.client() as admin:
         before = dumped(admin)
-        with pytest.raises(ServerUnavailable, match="HRANDFIELD, ZRANDMEMBER"):
+        with pytest.raises(Unsupported, match="HRANDFIELD, ZRANDMEMBER"):
             UriFilter.open("news", redis=server.url)
-        with pytest.raises(ServerUnavailable, match="HRANDFIELD, ZRANDMEMBER"):
+        with pytest.raises(Unsupported, match="HRANDFIELD, ZRANDMEMBER"):
             UriFilter.create("news", redis=server.url, capacity=1000)
         assert dumped(admin) == before
     server.kill()
@@ -245,3 +250,69 @@ def test_no_such_filter_is_told_where_scripts_run(any_server):
     """The look comes first and does not hide other errors."""
     with pytest.raises(FilterNotFound, match="there is no such filter"):
         UriFilter.open("news", redis=any_server.url)
+
+
+class Silent(servers.Server):
+    """A server that is not asked by INFO whether it has started."""
+
+    def _answers(self, port: int) -> bool:
+        with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:
+            return client.ping()
+        return False
+
+
+@pytest.fixture(params=["renamed", "forbidden"])
+def url_without(request, tmp_path):
+    """The address of a server that keeps INFO and MEMORY from this user, in either way."""
+    commands = ("INFO", "MEMORY")
+    renamed = {"include": without(tmp_path, *commands)} if request.param == "renamed" else {}
+    with Silent("redis70", appendonly="yes", **renamed) as server:
+        with server.client() as admin:
+            rights = ["+@all", *(f"-{each}" for each in commands if not renamed)]
+            admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=rights, keys=["*"])
+        yield f"redis://crawler:pw@127.0.0.1:{server.port}/0"
+
+
+@pytest.mark.slow
+def test_a_command_that_only_tells_of_the_server(url_without):
+    """Without INFO and MEMORY all work goes on; what cannot be known is not made up."""
+    url = url_without
+    with UriFilter.create("news", redis=url, capacity=1000) as news:
+        assert news.unique(["a", "b"]) == ["a", "b"]
+        assert news.info().inserted == 2
+        assert news.info().memory >= news.config.bytes
+    run("import", "news", "-", "--redis", url, given=b"a\nc\n")
+    _, said = run("import", "news", "--set", "some-set", "--redis", url, code=2)
+    assert "may not run INFO, or the server does not know it" in said
+    told = {each["subject"]: each for each in json.loads(run("doctor", "--json", "--redis", url)[0])}
+    hidden = {name for name, each in told.items() if "may not run INFO, or the server does not know it" in each["text"]}
+    assert {"version", "memory", "disk", "replication"} <= hidden
+    assert {told[name]["level"] for name in hidden} == {"note"}
+    assert told["filter news"]["level"] == "ok"
+    with Service(url) as service:
+        state = ask_service(service, "GET", "/v1/overview").json()["redis"]
+        assert state["masters"] == []
+        assert "cannot tell" in json.dumps(state["findings"])
+        assert ask_service(service, "GET", "/v1/filters/news").status == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [None, "news"])
+@pytest.mark.parametrize("part", ["reader", "crawler", "operator"])
+def test_doctor_says_nothing_false(make_server, part, name):
+    """Under the documented users, of all filters or of one: it tells what it may know, and no danger that is none."""
+    server = make_server("redis70", appendonly="yes")
+    UriFilter.create("news", redis=server.url, capacity=1000).close()
+    UriFilter.create("another", redis=server.url, capacity=1000).close()
+    with server.client() as admin:
+        admin.execute_command(*shlex.split(acl.line(part, "urifilter", name).replace("PASSWORD", "pw")))
+    out, _ = run("doctor", "--json", "--redis", f"redis://{part}:pw@127.0.0.1:{server.port}/0")
+    told = {each["subject"]: each for each in json.loads(out)}
+    assert {each["level"] for each in told.values()} <= {"ok", "note"}
+    assert told["Lua"]["level"] == "ok", told["Lua"]
+    rights = "this user may run every command of the scripts"
+    assert (told["rights"]["text"] == rights) == (part == "operator")
+    assert told["filter news"]["level"] == "ok"
+    assert ("filter another" in told) == (name is None)
+    if part != "operator":
+        assert "cannot tell" in told["version"]["text"]

@@ -222,3 +222,47 @@ def test_log_of_requests(any_server, news, made):
     assert all(line["ms"] > 0 for line in lines)
     for secret in (*made.values(), "secret"):
         assert secret not in service.log()
+
+
+@pytest.mark.slow
+def test_a_secret_in_a_path(make_server, made):
+    """A token that was put in the place of a filter's name is in no log and no metric, also while Redis is away."""
+    secret, known = tokens.new()[:-1] + "-", tokens.Token("ops", tokens.digest(made["all"]), access="admin").toml()
+    more, server = 'log_requests = true\nlog_format = "json"\ntimeout = 1\n', make_server()
+    with UriFilter.create("news", redis=server.url, **NEWS) as news:
+        uid = news.info().uid
+    asked = [
+        ("POST", "insert", {"items": ["a"]}),
+        ("POST", "create", {"capacity": 1000}),
+        ("POST", "drop", {"confirm": "news", "uid": uid}),
+        ("PUT", "", {"capacity": 1000}),
+        ("GET", "detail", None),
+        ("GET", "", None),
+    ]
+    with Service(server.url, settings=more + known) as service:
+
+        def ask_all(name, token):
+            older = {"filter_typeid": name, "URI_list": ["a"]}
+            answers = [ask(service, "POST", service.path, older, token)]
+            for method, below, content in asked:
+                path = f"/v1/filters/{name}/{below}".rstrip("/")
+                answers.append(ask(service, method, path, content, token))
+            return {each.status for each in answers}
+
+        wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it is not ready")
+        assert ask_all(secret, None) == {401}
+        assert ask(service, "GET", f"/v1/filters/{secret}", token=made["all"]).status == 404
+        assert ask(service, "POST", f"/v1/filters/{secret}/rotate", {"dry_run": True}, made["all"]).status == 404
+        told = ask(service, "GET", "/metrics", token=made["all"]).body.decode()
+        server.stop()
+        assert ask_all(secret, made["all"]) <= {422, 503}
+        assert ask_all("news", made["all"]) <= {422, 503}
+        told += ask(service, "GET", "/metrics", token=made["all"]).body.decode()
+        log = service.log()
+    assert secret not in told + log
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    audited = {(each["filter"], each["result"]) for each in lines if each["logger"].endswith("audit")}
+    shape = "<53 characters, like a token>"
+    assert {(shape, "unauthorized"), (shape, "filter_not_found"), ("news", "server_unavailable")} < audited
+    outages = "".join(each["message"] for each in lines if each["logger"].endswith("outages"))
+    assert shape in outages

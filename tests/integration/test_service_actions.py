@@ -16,6 +16,7 @@ from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ACTIONS, FILTERS_PATH
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 from urifilter_redis.service import tokens
+from urifilter_redis.service.logs import shape_of
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,7 @@ BODIES = {
     "rotate": {"expected_epoch": 0},
     "checkpoint": {},
     "restore": {},
+    "acknowledge": {},
     "union": {"sources": ["more"]},
     "drop": {"confirm": "news", "uid": UID},
 }
@@ -101,11 +103,14 @@ def audited(service):
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize(("who", "status"), [("writer", 403), ("reader", 403), ("other", 403), ("nobody", 401)])
 def test_who_may_not(guarded, name, action, who, status):
-    """Only tokens with access admin, and for this filter, may act; each attempt is in the audit log."""
+    """Only tokens with access admin, and for this filter, may act; each attempt is in the audit log.
+
+    The name of a filter that there is not is no text for a log.
+    """
     answer = act(guarded, name, action, BODIES[action], who)
     assert answer.status == status
     token = who if who in SECRETS else ""
-    line = {"token": token, "client": "127.0.0.1", "filter": name, "action": action}
+    line = {"token": token, "client": "127.0.0.1", "filter": shape_of(name), "action": action}
     assert line | {"result": answer.json()["error_code"]} in audited(guarded)
 
 
@@ -155,6 +160,19 @@ def test_a_union_over_capacity(api, name):
     assert not any(api("contains_many", name, list(range(200, 250))))
     assert api("union", name, more, over_capacity=True) == pytest.approx(150, rel=0.1)
     assert all(api("contains_many", name, list(range(250))))
+
+
+def test_a_union_of_nothing(guarded, redis, name):
+    """Whatever is wrong with a source, its error has no address of Redis."""
+    other, wrong = f"{name}.other", f"{name}.wrong"
+    for each, settings in ((name, FOREVER), (other, FOREVER), (wrong, FOREVER | {"capacity": 2000})):
+        assert act(guarded, each, "create", settings).status == 200
+    with redis.client() as admin:
+        admin.delete(next(key for key in admin.scan_iter(f"*{other}*") if admin.type(key) == b"string"))
+    for source, code in (("missing", "filter_not_found"), (wrong, "config_mismatch"), (other, "slice_lost")):
+        answer = act(guarded, name, "union", {"sources": [source]})
+        assert answer.json()["error_code"] == code, answer.json()
+        assert "redis:" not in answer.body.decode()
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])

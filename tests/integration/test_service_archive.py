@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.browser import Tab, expect, launched
 from support.servers import silent_port, wait_until
 from support.service import Service, ask
+from support.shard_keys import shard_key
 
-from urifilter_redis import UriFilter
+from urifilter_redis import SliceLost, UriFilter
+from urifilter_redis.flows.items import answer
+from urifilter_redis.service import tokens
+from urifilter_redis.service.filters import connect
+from urifilter_redis.service.settings import ServiceSettings
 
 NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 WANTED = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
@@ -157,3 +164,74 @@ def test_the_page_shows_it(any_server, nowhere):
         shown = tab.open().locator("#filters tbody tr").filter(has_text="news")
         expect(shown.locator(".problems")).to_contain_text("archive")
         expect(shown.locator(".items")).to_have_text("1")
+
+
+@pytest.mark.slow
+def test_a_lost_bitmap(server, disk):
+    """It is restored, which nobody overlooks: log, page, info and metrics tell it until it is acknowledged.
+
+    A call of which a shard has answered is not repeated, because what it inserted would be answered "seen".
+    """
+    items, path = [f"u{each}" for each in range(20)], f"{FILTERS}/news/insert"
+    with UriFilter.create("news", redis=server.url, archive=disk.url, shards=2, **NEWS) as news:
+        news.insert_many(["a", "b"])
+        news.checkpoint()
+    secret = tokens.new()
+    settings = tokens.Token("admin", tokens.digest(secret), access="admin").toml()
+    asked = partial(ask, token=secret)
+    with Service(server.url, "--archive", disk.url, settings=settings) as service:
+        assert asked(service, "POST", path, {"items": ["a", "b"]}).json()["ages"] == [1, 1]
+        with server.client() as admin:
+            admin.delete(shard_key("news", 1, 2, "today"))
+        answer = asked(service, "POST", path, {"items": items})
+        assert (answer.status, answer.json()["error_code"]) == (503, "answer_lost")
+        assert set(answer.json()["ages"]) == {0, None}
+        ages = asked(service, "POST", path, {"items": ["a", "b", *items]}).json()["ages"]
+        assert ages == [1, 1, *(0 if each is None else 1 for each in answer.json()["ages"])]
+        assert service.log().count("urifilter acknowledge news") == 1
+        told = asked(service, "GET", f"{FILTERS}/news").json()["info"]["loss"]
+        assert told["shards"] == 1
+        (row,) = asked(service, "GET", "/v1/overview").json()["filters"]
+        assert [(each["code"], each["level"]) for each in row["problems"]] == [("lost_items", "danger")]
+        assert (
+            'urifilter_filter_restored_unacknowledged{filter="news"} 1.0'
+            in asked(service, "GET", "/metrics").body.decode()
+        )
+        assert asked(service, "POST", f"{FILTERS}/news/acknowledge", {}).json() == {"filter": "news", "shards": 1}
+        assert asked(service, "GET", f"{FILTERS}/news").json()["info"]["loss"] is None
+
+
+@pytest.mark.slow
+def test_a_lost_bitmap_without_a_checkpoint(server, disk):
+    """Nothing is restored, and everybody gets 503, again and again."""
+    UriFilter.create("news", redis=server.url, archive=disk.url, **NEWS).close()
+    with Service(server.url, "--archive", disk.url) as service:
+        assert insert(service, "news", ["a"]).json()["ages"] == [0]
+        with server.client() as admin:
+            admin.delete(shard_key("news", 0, 1, "today"))
+        for _ in range(3):
+            answer = insert(service, "news", ["a"])
+            assert (answer.status, answer.json()["error_code"]) == (503, "slice_lost")
+
+
+def test_a_call_of_which_a_shard_has_answered(server, disk):
+    """It is not repeated after a restore: what it has inserted would be answered "seen"."""
+    items = [f"u{each}" for each in range(20)]
+    with UriFilter.create("news", redis=server.url, archive=disk.url, shards=2, **NEWS) as news:
+        news.checkpoint()
+
+    async def ask_both() -> None:
+        filters = await connect(ServiceSettings(redis_url=server.url, archive=disk.url))
+        try:
+            assert await filters.run("news", lambda session: answer(session, "contains", items)) == [0] * 20
+            with server.client() as admin:
+                admin.delete(shard_key("news", 1, 2, "today"))
+            with pytest.raises(SliceLost) as caught:
+                await filters.run("news", lambda session: answer(session, "insert", items))
+            assert set(caught.value.answers) == {0, None}
+            again = await filters.run("news", lambda session: answer(session, "insert", items))
+            assert again == [0 if each is None else 1 for each in caught.value.answers]
+        finally:
+            await filters.close()
+
+    asyncio.run(ask_both())

@@ -357,16 +357,18 @@ def test_keys(service):
 
 @pytest.mark.parametrize("name", ["a", "x" * 128, "Root=1-67891233-abcdef012345678912345678", "A.b_c:d+e@f-9="])
 def test_names_of_requests(service, name):
-    """The answer repeats the request's own name, whatever is asked and answered."""
+    """The answer repeats the request's own name, and that of the attempt, whatever is asked and answered."""
+    given = {"X_Request_Id": name, "Urifilter_Attempt": name[::-1]}
     with service.raw() as connection:
         for data, status in (
-            (unique(asking(), X_Request_Id=name), 200),
-            (unique(b"no", X_Request_Id=name), 400),
-            (request("GET", "/nowhere", X_Request_Id=name), 404),
-            (request("GET", "/healthz", X_Request_Id=name, Host="example.org"), 400),
+            (unique(asking(), **given), 200),
+            (unique(b"no", **given), 400),
+            (request("GET", "/nowhere", **given), 404),
+            (request("GET", "/healthz", Host="example.org", **given), 400),
         ):
             answer = connection.ask(data)
-            assert (status, name) == (answer.status, answer.headers["x-request-id"])
+            told = answer.headers["x-request-id"], answer.headers["urifilter-attempt"]
+            assert (answer.status, *told) == (status, name, name[::-1])
 
 
 def test_names_that_are_made(service):
@@ -865,6 +867,29 @@ def test_upgrades_with_a_body(service, framing, size):
         assert connection.answer().json() == {"status": "ok"}
         assert connection.answer().json()["unique"] == 0
         assert connection.ask(request("GET", "/healthz")).json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("size", [7, None])
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+@pytest.mark.parametrize(("connection", "version"), [("close, Upgrade", b"1.1"), ("Upgrade", b"1.0")])
+def test_an_upgrade_on_the_last_request_of_a_connection(service, framing, size, connection, version):
+    """Its body is read, and nothing behind it; then the connection ends."""
+    named = f"{framing} {size} {version}"
+    body, more = dump(asking(f"last {named}")), {"Connection": connection}
+    if framing == "chunks":
+        body, more = chunked(body, 10), more | {"Content_Length": None, "Transfer_Encoding": "chunked"}
+    asked = unique(body, **HTTP_2 | more).replace(b"HTTP/1.1", b"HTTP/" + version)
+    behind = unique(asking(f"behind {named}"))
+    data = asked + behind
+    size = size or asked.index(b"\r\n\r\n") + 4
+    with service.raw() as raw:
+        for start in range(0, len(data), size):
+            with contextlib.suppress(ConnectionError):  # it may be answered and closed before all is sent
+                raw.send(data[start : start + size])
+        assert raw.answer().json()["unique"] == 1
+        assert raw.answer() is None
+    with service.raw() as raw:
+        assert raw.ask(behind).json()["unique"] == 1
 
 
 def test_upgrades(service):

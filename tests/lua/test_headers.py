@@ -6,12 +6,14 @@ import dataclasses
 import re
 
 import pytest
+from hiredis import pack_command
 
-from urifilter_redis.protocol import calls, claims, outcomes, scripts
+from urifilter_redis.protocol import acl, calls, claims, outcomes, scripts
 from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import ShardState, View
+from urifilter_redis.protocol.replies import SHAPES, SHAPES_OF_SCRIPTS, fits
 
 CONFIG = Config.new(Settings(capacity=1000, shards=2))
 MODULE = Config.new(Settings(capacity=1000, layout="redisbloom"))
@@ -121,42 +123,42 @@ KEY_NAMES = {
 ARGUMENTS = {
     "uid": lambda v: v in {CONFIG.uid, COUNTING.uid, MODULE.uid},
     "call id": lambda v: v in {"-", str(CALL_ID)},
-    "max_age": lambda v: v == 0,
+    "max_age": lambda v: v == "0",
     "encoding": lambda v: v in {"bin", "hex"},
     "items": lambda v: v in {DIGEST, DIGEST.hex(), b"kept"},
     "holder": lambda v: v in {HOLDING.holder, "-"},
-    "lease": lambda v: v in {HOLDING.lease, 0},
+    "lease": lambda v: v in {str(HOLDING.lease), "0"},
     "note": lambda v: v in {"-", b"+why"},
     "nobody": lambda v: v == NO_HOLDER,
-    "delay": lambda v: v in {7, 0},
-    "failed": lambda v: v in {1, 0, "again"},
+    "delay": lambda v: v in {"7", "0"},
+    "failed": lambda v: v in {"1", "0", "again"},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
-    "bytes": lambda v: v == CONFIG.bytes,
+    "bytes": lambda v: v == str(CONFIG.bytes),
     "reserved": lambda v: v == "0.0001/1000",
     "rate": lambda v: v == "1e-05",
-    "epoch": lambda v: v == STATE.epoch,
+    "epoch": lambda v: v == str(STATE.epoch),
     "token": lambda v: v == STATE.token,
-    "units": lambda v: v == NEW.units,
-    "limit": lambda v: v in {7, calls.EXPIRED_A_CALL},
-    "period": lambda v: v == 9,
-    "by": lambda v: v == 2,
-    "opened": lambda v: v == 1234,
-    "number": lambda v: v in {3, 8},
-    "oldest": lambda v: v == 2,
-    "offset": lambda v: v == 8,
+    "units": lambda v: v == str(NEW.units),
+    "limit": lambda v: v in {"7", str(calls.EXPIRED_A_CALL)},
+    "period": lambda v: v == "9",
+    "by": lambda v: v == "2",
+    "opened": lambda v: v == "1234",
+    "number": lambda v: v in {"3", "8"},
+    "oldest": lambda v: v == "2",
+    "offset": lambda v: v == "8",
     "data": lambda v: v == b"data",
-    "late": lambda v: v == 1,
-    "doubt": lambda v: v in {0, 1},
+    "late": lambda v: v == "1",
+    "doubt": lambda v: v in {"0", "1"},
     "field": lambda v: v == "3",
-    "slice": lambda v: v == 1,
+    "slice": lambda v: v == "1",
     "fields": lambda v: v in {*CONFIG.to_meta(0, "idle"), *MODULE.to_meta(0, "idle")},
     "timeline": lambda v: v == "-",
     "given up": lambda v: v == "-",
-    "begun": lambda v: v == 9,
+    "begun": lambda v: v == "9",
     "word": lambda v: v == "list",
-    "time": lambda v: v == 1000,
+    "time": lambda v: v == "1000",
     "identity": lambda v: v == CONFIG.uid + "//",
-    "archive": lambda v: v == 0,
+    "archive": lambda v: v == "0",
 }
 
 
@@ -183,6 +185,59 @@ def test_arguments_are_those_of_the_header(command, call):
     assert len(names) == len(call.args)
     for (name, _), value in zip(names, call.args, strict=True):
         assert ARGUMENTS[name](value), (name, value)
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS)
+def test_no_number_is_sent(command, call):
+    """Hiredis calls repr() for a number; a signal whose handler raises there ends the process."""
+    assert {type(each) for each in call.command()} <= {str, bytes}, command
+    pack_command(call.command())
+
+
+ITEMS = ("insert", "contains", "forget", "remove", "claim", "commit", "release")
+
+
+def reply_to(command: str, call: calls.Call) -> object:
+    """Return a reply as the script makes one."""
+    if command in ITEMS:
+        return [0] * max(1, call.args.count(DIGEST.hex()))
+    if command in {"create", "checkpoint"}:
+        return [b"uid", b"0", b"phase", b"idle"]
+    return {"probe": [[], [], []], "reclaim": [DIGEST, 0, 1, b"kept"] * 2}.get(command, 1)
+
+
+@pytest.mark.parametrize(("command", "call"), CALLS)
+def test_a_reply_to_something_else_does_not_fit(command, call):
+    """What a handshake, a plain command or a call with another number of items gets is no answer."""
+    own = reply_to(command, call)
+    assert fits(call.command(), own)
+    assert not any(fits(call.command(), other) for other in (b"OK", b"PONG", None, {}, [b"master"], [None]))
+    if command in ITEMS:
+        assert not any(
+            fits(call.command(), other) for other in (0, [], [*own, 0], own[1:], [str(each) for each in own])
+        )
+    if command == "claim":
+        assert fits(call.command(), [*own, 1, 0, 2])
+    elif isinstance(own, list):
+        assert not fits(call.command(), [*own, b"more"])
+        assert not fits(call.command(), 1)
+
+
+def test_steps_that_answer_meta():
+    """``drop`` and ``restore`` do, to the steps that say what is there; a filter that is gone has none."""
+    drop = calls.drop("begin", {"uid": CONFIG.uid}, KEYS).command()
+    restore = calls.restore("begin", CONFIG.uid, KEYS, STATE.token).command()
+    for command in (drop, restore):
+        assert fits(command, [b"uid", b"0"])
+        assert fits(command, [])
+        assert not any(fits(command, other) for other in (1, b"OK", [b"uid"], [1, 2]))
+
+
+def test_each_command_has_a_shape():
+    """Each plain command that a user needs a right for, and each script."""
+    users = {each.split()[0] for each in (*acl._EVERY, *acl._READS, *acl._CRAWLS, *acl._PLOTS, *acl._OPERATES)}
+    assert users - {"EVALSHA", "EVAL"} <= set(SHAPES)
+    assert set(scripts.COMMANDS) == {*ITEMS, *SHAPES_OF_SCRIPTS}
 
 
 EVERY = [made(command) for command in scripts.COMMANDS] + [made(command, twin=True) for command in scripts.TWOFOLD]

@@ -411,3 +411,17 @@ def test_a_turn_after_a_clock_that_was_ahead(shard, ahead, turns):
         assert shard.call(call) == 1
     else:
         refused(shard, call)
+
+
+@pytest.mark.parametrize("turns", [True, False])
+def test_a_turn_counts_from_the_latest_time_that_has_passed(shard, turns):
+    """Today was opened by a clock that was ahead, but for less than has passed since: after the time before it."""
+    now, hour = shard.client.time()[0] * 1000, 3_600_000
+    opened, ahead = now - 2 * hour, now - (hour + 1 if turns else hour // 2)
+    shard.client.hset(KEYS.meta, mapping={"opened": opened, "ahead": f" {ahead} {opened - hour}"})
+    new = shard.view.slices[-1]
+    call = calls.turn("allocate", KEYS, shard.state(), TOKEN, new, period=hour, names=["history_1", "today"])
+    if turns:
+        assert shard.call(call) == 1
+    else:
+        refused(shard, call)

@@ -29,7 +29,7 @@ ARGUMENTS = (
 )
 
 #: Milliseconds that anything on a page may take; only reached when something is wrong.
-PATIENCE = 15_000
+PATIENCE = 60_000
 
 DESKTOP = {"width": 1280, "height": 900}
 

@@ -69,3 +69,10 @@ class Hand:
         done = driver.drive(flow, perform=perform)
         assert list(left) == [], "less was sent than is answered"
         return done
+
+
+def settle(routes, found) -> None:
+    """Have routes know a map, as after a search."""
+    searching = routes.begin()
+    routes.find(found, searching)
+    searching.ended = True

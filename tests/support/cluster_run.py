@@ -7,6 +7,7 @@ replica is asked what it has before it is promoted, when nobody can write to it.
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 import subprocess
@@ -17,16 +18,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support import cluster_crawler
+from support import cluster_crawler, servers
 from support.cluster import Cluster, Node
 from support.cluster_crawler import ask, shards_of, uri_of
-from support.servers import Server, wait_until
+from support.servers import Server
 from support.shard_keys import shard_key
 from support.tags import slot_of
 from urifilter_redis import Timeouts, UriFilter
 
 SHARDS = 6
 CRAWLERS = 8
+
+#: Eight interpreters start beside six servers: on a busy machine that alone takes half a minute.
+wait_until = functools.partial(servers.wait_until, patience=120)
 
 CONFIG = {
     "cluster-node-timeout": "5000",
@@ -68,7 +72,9 @@ class Run:
             )
             for number in range(CRAWLERS)
         ]
-        wait_until(lambda: all((folder / str(number)).exists() for number in range(CRAWLERS)), "no crawler begins")
+        wait_until(
+            lambda: all((folder / str(number)).exists() for number in range(CRAWLERS)), "a crawler does not begin"
+        )
         self._mover.start()
 
     def round(self, seconds: float) -> None:

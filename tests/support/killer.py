@@ -37,7 +37,7 @@ def name_of(step) -> str:
     command, *arguments = step.commands[0]
     if command == "EVALSHA":
         script = SCRIPTS[arguments[0]]
-        return f"{script} {arguments[2 + arguments[1]]}"
+        return f"{script} {arguments[2 + int(arguments[1])]}"
     return f"{command} {str(arguments[0]).rsplit(':', 1)[-1] if arguments else ''}".strip()
 
 

@@ -5,6 +5,7 @@ It knows the commands that flows about items, growth and rotation send, and noth
 
 from __future__ import annotations
 
+import re
 import time
 
 from redis.exceptions import ResponseError
@@ -91,7 +92,8 @@ class ModelServer:
             shard.model.now = round(1000 * time.time())
         return [self._answer(*command) for command in commands]
 
-    def _answer(self, command, *arguments):
+    def _answer(self, command, *texts):
+        arguments = [_number_in(each) for each in texts]
         if command == "EVALSHA":
             sha1, count, *rest = arguments
             try:
@@ -214,6 +216,11 @@ class ModelServer:
 
     def _of(self, key) -> _Shard | None:
         return self.shards.get(key.split("}:")[0] + "}:meta")
+
+
+def _number_in(text):
+    """Return the number that a short text is; else the text, such as a uid."""
+    return int(text) if isinstance(text, str) and len(text) < 14 and re.fullmatch(r"-?\d+", text) else text
 
 
 def _digests(packed: bytes) -> list[bytes]:

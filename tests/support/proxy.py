@@ -174,8 +174,12 @@ class Proxy:
             client.recv(1)  # until the client gives up
             return False
         self._before_reply(command)
-        client.sendall(replies.raw)
+        client.sendall(self._reply_to(command, replies.raw))
         return True
+
+    def _reply_to(self, command: list[bytes], raw: bytes) -> bytes:
+        """Return the reply that the client gets for the server's."""
+        return raw
 
     def _before_reply(self, command: list[bytes]) -> None:
         """Do nothing: the command has run, and its client does not know it yet."""

@@ -9,7 +9,7 @@ import threading
 import hiredis
 import redis
 
-from support.servers import Server, wait_until
+from support.servers import PATIENCE, Server, wait_until
 
 SERVICE = "crawl"
 
@@ -82,10 +82,14 @@ class Told:
     Attributes:
         master: the server that it names.
         refuses: whether it refuses subscriptions.
+        answers: whether it answers, or lets who asks for the master wait.
+        asked: whether it was asked for the master.
     """
 
     def __init__(self, master: Server) -> None:
         self.master, self.refuses = master, False
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.answers.set()
         self._subscribed: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -117,6 +121,8 @@ class Told:
 
     def _answer(self, client: socket.socket, name: bytes, *rest: bytes) -> bytes:
         if name == b"SENTINEL":
+            self.asked.set()
+            self.answers.wait(PATIENCE)
             return hiredis.pack_command(("127.0.0.1", str(self.master.port)))
         if name != b"SUBSCRIBE":
             return b"+OK\r\n"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Self
@@ -29,7 +29,8 @@ PYTHON_DOC = Path("/usr/share/doc/python3.11/html")
 class Page:
     """A page: its status (0: the server hangs up), the address it redirects to, and its links as they are written.
 
-    ``file`` or ``text`` is its body instead.
+    ``file`` or ``text`` is its body instead. With ``cookie`` it redirects to those without one, and sets it.
+    Those ``in_circle`` redirect without end.
     """
 
     path: str
@@ -38,11 +39,18 @@ class Page:
     links: tuple[str, ...] = ()
     file: Path | None = None
     text: str | None = None
+    cookie: bool = False
+    in_circle: bool = False
 
     @property
     def fails(self) -> bool:
         """Whether its download fails, however often it is tried."""
         return self.status in {0, 500}
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed for Scrapy, which tries it again."""
+        return self.fails or self.in_circle
 
     def body(self) -> bytes:
         if self.file is not None:
@@ -68,7 +76,7 @@ def generated(count: int = 2000) -> dict[str, Page]:
 def _page(number: int, count: int) -> Page:
     path = _path(number)
     if number % 500 in {20, 21}:  # a loop: each redirects to the other
-        return Page(path, 302, _path(number + 1 if number % 500 == 20 else number - 1))
+        return Page(path, 302, _path(number + 1 if number % 500 == 20 else number - 1), in_circle=True)
     if number % 50 in {7, 8} and number + 1 < count:  # a chain of two redirects, the first of them relative
         following = _path(number + 1)
         return Page(path, 301, following.rpartition("/")[2] if _folder(number) == _folder(number + 1) else following)
@@ -219,6 +227,8 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
                 page = pages.get(path, Page(path, 404))
                 if page.fails and mended:
                     page = Page(path)
+                if page.cookie and "cookie" in fields:
+                    page = replace(page, status=200, location=None)
                 if page.status == 0:
                     break
                 answered = _answer(page)
@@ -237,6 +247,7 @@ async def _serve(pages: dict[str, Page], log: int, delay: float, port: int, *, m
 def _answer(page: Page) -> bytes:
     body = page.body()
     location = f"Location: {page.location}\r\n" if page.location else ""
+    location += f"Set-Cookie: was=here; Path={page.path}\r\n" if page.cookie else ""
     suffix = page.file.suffix if page.file else Path(page.path).suffix
     kind = {".xml": "application/xml", ".txt": "text/plain; charset=utf-8"}.get(suffix, "text/html; charset=utf-8")
     if page.file and suffix != ".html":

@@ -198,6 +198,16 @@ def test_what_is_not_ours_in_mongodb(mongodb):
         ("mongodb://host", "mongodb://host/database"),
         ("mongodb://user:pa/ss@host/db", "%2F"),
         ("mongodb+srv://host", "mongodb://host/database"),
+        ("mongodb://user:pa/ss@host/db?w=1", "%2F"),
+        ("mongodb://user:x?pa/ss@host/db", "%2F"),
+        ("mongodb://me:pa%2Fss@host/db?foo=1", r"cannot be used \(foo\): Unknown option"),
+        ("mongodb+srv://me:pa%2Fss@a.b.c/db?foo=1", r"cannot be used \(foo\): Unknown option"),
+        ("mongodb://host/db?tls=true&tlsCAFile=/nowhere", "tlscafile file is not readable"),
+        (f"mongodb://host/db?tls=true&tlsCAFile={__file__}", r"\(tls, tlsCAFile\)"),
+        (f"mongodb+srv://a.b.c/db?tlsCertificateKeyFile={__file__}", "tlsCertificateKeyFile"),
+        ("mongodb+srv://a.b.c,d.e.f/db", "one host, without a port"),
+        ("mongodb+srv://a.b.c:27017/db", "one host, without a port"),
+        ("mongodb://host/db?socketTimeoutMS=x", "must be an integer"),
     ],
 )
 def test_addresses_that_are_none(url, message):
@@ -205,6 +215,11 @@ def test_addresses_that_are_none(url, message):
     with pytest.raises(ValueError, match=message) as caught:
         open_backend(url)
     assert "pa/ss" not in str(caught.value)
+
+
+def test_addresses_of_services():
+    """Their own options are no mistake; nothing is looked up."""
+    assert open_backend("mongodb+srv://a.b.c/db?srvMaxHosts=2&retryWrites=true").shown == "mongodb+srv://a.b.c/db"
 
 
 def test_what_is_shown_has_no_password(tmp_path, monkeypatch):

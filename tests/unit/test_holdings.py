@@ -162,14 +162,14 @@ def test_figures_of_others(mine, clock):
     """They are as old as their oldest look, and are those of all shards."""
     assert mine.figures_are_old
     assert mine.outstanding() == Outstanding(0, None)
-    mine.note_figures(0, 3, clock.now + 10)
-    mine.note_figures(1, 0, None)
+    mine.note_figures(0, 3, clock.now + 10, clock.now)
+    mine.note_figures(1, 0, None, clock.now)
     assert not mine.figures_are_old
     assert mine.with_old_figures(range(3)) == [2]
     assert mine.outstanding() == Outstanding(3, 10.0)
     clock.now += 5
     assert mine.outstanding() == Outstanding(3, 5.0)
-    mine.note_figures(0, 3, clock.now - 1)
+    mine.note_figures(0, 3, clock.now - 1, clock.now)
     assert mine.outstanding() == Outstanding(3, 0.0)
     mine.note_reclaimed(0, 2)
     assert mine.outstanding() == Outstanding(1, 0.0)
@@ -183,16 +183,16 @@ def test_figures_of_others(mine, clock):
 
 def test_more_was_reclaimed_than_others_had(mine, clock):
     """They had more since the look: what others have in other shards counts all the same."""
-    mine.note_figures(0, 1, clock.now + 10)
-    mine.note_figures(1, 2, clock.now + 10)
+    mine.note_figures(0, 1, clock.now + 10, clock.now)
+    mine.note_figures(1, 2, clock.now + 10, clock.now)
     mine.note_reclaimed(0, 3)
     assert mine.outstanding() == Outstanding(2, 10.0)
 
 
 def test_the_time_of_the_next_lapse_is_that_of_others_items(mine, clock):
     """A holder that has nothing in hand does not count."""
-    mine.note_figures(0, 0, clock.now + 1)
-    mine.note_figures(1, 2, clock.now + 30)
+    mine.note_figures(0, 0, clock.now + 1, clock.now)
+    mine.note_figures(1, 2, clock.now + 30, clock.now)
     assert mine.outstanding() == Outstanding(2, 30.0)
 
 
@@ -201,16 +201,16 @@ def test_pauses(mine, clock):
     waits = []
     for _ in range(7):
         assert mine.may_reclaim
-        mine.note_round(0)
+        mine.note_round(0, clock.now)
         assert not mine.may_reclaim
         before = clock.now
         while not mine.may_reclaim:
             clock.now += 1
         waits.append(clock.now - before)
     assert waits == [20, 40, 80, 160, 320, 600, 600]
-    mine.note_round(5)
+    mine.note_round(5, clock.now)
     assert mine.may_reclaim
-    mine.note_round(0)
+    mine.note_round(0, clock.now)
     clock.now += 20
     assert mine.may_reclaim
 
@@ -218,44 +218,122 @@ def test_pauses(mine, clock):
 def test_pauses_while_others_have_something(mine, clock):
     """They stay below a third of the lease, however many there were, and differ; then they begin anew."""
     for _ in range(5):
-        mine.note_round(0)
-    mine.note_figures(0, 1, clock.now + 600)
+        mine.note_round(0, clock.now)
+    mine.note_figures(0, 1, clock.now + 600, clock.now)
     ends = []
     for _ in range(20):
-        mine.note_round(0)
+        mine.note_round(0, clock.now)
         ends.append(mine._next_round - clock.now)
     assert 10 <= min(ends) < max(ends) <= 20
     assert mine.outstanding() == Outstanding(1, 600)
-    mine.note_figures(0, 0, None)
-    mine.note_round(0)
+    mine.note_figures(0, 0, None, clock.now)
+    mine.note_round(0, clock.now)
     clock.now += 20
     assert mine.may_reclaim
 
 
+def test_rounds_that_run_at_once_are_one(mine, clock):
+    """Those that began before another ended do not double the pause."""
+    for _ in range(200):
+        mine.note_round(0, clock.now - 1)
+    clock.now += 19
+    assert not mine.may_reclaim
+    clock.now += 1
+    assert mine.may_reclaim
+
+
+@pytest.mark.parametrize("news", ["figures", "told", "info"])
+def test_what_is_heard_of_others_shortens_a_pause(mine, clock, news):
+    """Also if the pauses were long before; a sixth of the lease passes in any case."""
+    for _ in range(5):
+        mine.note_round(0, clock.now)
+    if news == "figures":
+        mine.note_figures(0, 1, clock.now + 600, clock.now)
+    elif news == "told":
+        mine.note_others()
+    else:
+        mine.take(0, A, Claim("a", "a"))
+        mine.note_total(1)  # its own
+        clock.now += 20
+        assert not mine.may_reclaim
+        clock.now -= 20
+        mine.note_total(2)
+    clock.now += 9.9
+    assert not mine.may_reclaim
+    clock.now += 10.1
+    assert mine.may_reclaim
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_what_is_heard_during_a_round(mine, clock, released):
+    """The round may have looked at that shard before."""
+    begun = mine.begin_round()
+    clock.now += 1
+    if released:
+        mine.note_released(0, 2)
+    else:
+        mine.note_others()
+    clock.now += 1
+    for _ in range(3):
+        mine.note_round(0, begun)
+    clock.now += 1 + 2 * holdings.AFTER_DUE if released else 20
+    assert mine.may_reclaim
+
+
+@pytest.mark.parametrize("hears", [Holdings.note_others, lambda mine: mine.note_released(1, 0)])
+def test_nothing_is_said_by_figures_from_before(mine, clock, hears):
+    """Figures that were asked for before the last answer of -1, or a release, do not say that others have nothing."""
+    mine.note_figures(0, 0, None, clock.now)
+    assert mine.outstanding() == Outstanding(0, None)
+    assert mine.must_read()
+    asked = clock.now
+    clock.now += 1
+    hears(mine)
+    mine.note_figures(0, 0, None, asked)
+    assert mine.outstanding().others == 1
+    assert mine.must_read()
+    clock.now += 1
+    mine.note_figures(0, 0, None, clock.now)
+    assert mine.outstanding() == Outstanding(0, None)
+
+
+def test_silent(mine, clock):
+    """Where something may be in hand and no call was made; of a holder that was given everywhere."""
+    given = Holdings(60.0, "0123456789abcdef")
+    assert (mine.silent(range(3)), given.silent(range(3))) == ([], [0, 1, 2])
+    for each in (mine, given):
+        each.take(1, A, Claim("a", "a"))
+        each.leave(2, B)
+        call(each, 1)
+        assert each.silent(range(3)) == ([2] if each is mine else [0, 2])
+    clock.now += 20
+    assert mine.silent(range(3)) == [1, 2]
+
+
 def test_a_pause_ends_when_something_is_due(mine, clock):
     """Not before a sixth of the lease; ``outstanding`` says when."""
-    mine.note_figures(0, 1, clock.now + 9.95)
-    mine.note_round(0)
+    mine.note_figures(0, 1, clock.now + 9.95, clock.now)
+    mine.note_round(0, clock.now)
     assert mine.outstanding() == Outstanding(1, pytest.approx(9.95 + holdings.AFTER_DUE))
-    mine.note_figures(0, 1, clock.now + 5)
-    mine.note_round(0)
+    mine.note_figures(0, 1, clock.now + 5, clock.now)
+    mine.note_round(0, clock.now)
     assert mine.outstanding() == Outstanding(1, pytest.approx(10))
 
 
 def test_what_is_due_later_does_not_count(mine, clock):
     """A crawl need not wait for what was released for a week."""
-    mine.note_figures(0, 3, clock.now + 7000)
+    mine.note_figures(0, 3, clock.now + 7000, clock.now)
     assert mine.outstanding() == mine.outstanding(within=7000) == Outstanding(3, 7000)
     assert not mine.outstanding(within=6999)
-    mine.note_figures(1, 1, clock.now + 50)
+    mine.note_figures(1, 1, clock.now + 50, clock.now)
     assert mine.outstanding(within=60) == Outstanding(4, 50)
 
 
 def test_a_hand_without_pauses(clock):
     """Of a process that makes one call: it may look at once, and the next lapse is due when it is."""
     mine = Holdings(300.0, pauses=False)
-    mine.note_figures(0, 1, clock.now + 5)
-    mine.note_round(0)
+    mine.note_figures(0, 1, clock.now + 5, clock.now)
+    mine.note_round(0, clock.now)
     assert mine.may_reclaim
     assert mine.outstanding() == Outstanding(1, 5)
 
@@ -263,20 +341,20 @@ def test_a_hand_without_pauses(clock):
 def test_the_longest_lease_pauses_for_ten_minutes(clock):
     """A third of an hour would be longer."""
     mine = Holdings(3600.0)
-    mine.note_figures(0, 1, clock.now + 5)
-    mine.note_round(0)
+    mine.note_figures(0, 1, clock.now + 5, clock.now)
+    mine.note_round(0, clock.now)
     assert 300 <= mine.outstanding().due <= 600
-    mine.note_figures(0, 0, None)
-    mine.note_round(0)
+    mine.note_figures(0, 0, None, clock.now)
+    mine.note_round(0, clock.now)
     clock.now += 599
     assert not mine.may_reclaim
 
 
 def test_ones_own_release_ends_a_pause(mine, clock):
     """What this object has released it may get itself, as soon as it is due; other shards' figures stay."""
-    mine.note_figures(0, 0, None)
-    mine.note_figures(1, 2, clock.now + 50)
-    mine.note_round(0)
+    mine.note_figures(0, 0, None, clock.now)
+    mine.note_figures(1, 2, clock.now + 50, clock.now)
+    mine.note_round(0, clock.now)
     mine.note_released(0, 3.0)
     assert mine.figures_are_old
     assert mine.with_old_figures(range(2)) == [0]
@@ -284,7 +362,7 @@ def test_ones_own_release_ends_a_pause(mine, clock):
     assert not mine.may_reclaim
     clock.now += holdings.AFTER_DUE + 0.001
     assert mine.may_reclaim
-    mine.note_round(0)  # and the pauses begin anew
+    mine.note_round(0, clock.now)  # and the pauses begin anew
     clock.now += 20
     assert mine.may_reclaim
 
@@ -304,7 +382,7 @@ def test_a_forked_child(mine):
     """It is another holder, holds nothing, and knows of no call and no figures."""
     mine.take(0, A, Claim("a", "a"))
     mine.begin(1, "a call")
-    mine.note_figures(0, 5, None)
+    mine.note_figures(0, 5, None, 0.0)
     mine.suspects.add(2)
 
     def child():

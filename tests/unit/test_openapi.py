@@ -72,7 +72,7 @@ def test_every_operation_has_a_tag_and_the_document_a_server(document):
     assert all(len(tags) == 1 for tags in used)
     assert {each["name"] for each in document["tags"]} == {tag for (tag,) in used}
     assert all(each["description"] for each in document["tags"])
-    assert [each["url"] for each in document["servers"]] == ["/"]
+    assert [each["url"] for each in document["servers"]] == ["."]
 
 
 def test_bodies_have_names(document):
@@ -110,11 +110,29 @@ def test_create_says_which_settings_go_with_which_retention(document):
         for name in schema["required"]:
             assert not accepts({other: each for other, each in given.items() if other != name}) or name == "retention"
         for name, field in schema["properties"].items():
-            good = [*field.get("enum", ()), *(field[each] for each in ("minimum", "maximum") if each in field)]
-            bad = ["unheard of"] if "enum" in field else [field["minimum"] - 1, field["maximum"] + 1] if good else []
+            bounds = [(field[each], by) for each, by in (("minimum", -1), ("maximum", 1)) if each in field]
+            good = [*field.get("enum", ()), *(bound for bound, _ in bounds)]
+            bad = ["unheard of"] if "enum" in field else [bound + by for bound, by in bounds]
             told = {str(value): accepts(given | {name: value}) for value in (*good, *bad)}
             assert told == {str(value): value in good for value in (*good, *bad)}, (retention, name)
     assert not accepts({"capacity": 1000, "retention": "growing", "layout": "counting"})
+
+
+def test_what_is_refused_is_not_described(document):
+    """A capacity of nothing, and a rotation that names no epoch and is no dry run."""
+    schemas = document["components"]["schemas"]
+    for retention in ("Forever", "Growing", "Ring", "Rolling"):
+        fields = schemas[f"Create{retention}"]["properties"]
+        assert fields["capacity"]["minimum"] == 1
+        assert (fields["error_rate"]["minimum"], fields["error_rate"]["maximum"]) == (1e-9, 0.5)
+        assert (fields["shards"]["minimum"], fields["shards"]["maximum"]) == (1, 4096)
+    assert schemas["CreateRing"]["properties"]["period_capacity"]["minimum"] == 1
+    allowed = schemas["RotateRequest"]["anyOf"]
+    assert [each["required"] for each in allowed] == [["expected_epoch"], ["dry_run"]]
+    assert [*allowed[0]["properties"].values(), *allowed[1]["properties"].values()] == [
+        {"type": "integer"},
+        {"const": True},
+    ]
 
 
 def test_a_page_of_a_list(document):

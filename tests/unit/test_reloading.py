@@ -115,7 +115,7 @@ def test_they_cannot_be_written_down(monkeypatch, tmp_path, said):
 
 HANGUPS = """
 import os, signal, time
-from urifilter_redis.service.server import on_hangup
+from urifilter_redis.service.logs import on_hangup
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 os.kill(os.getpid(), signal.SIGHUP)
 calls = []

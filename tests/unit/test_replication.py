@@ -118,7 +118,7 @@ def test_the_wait_ends_before_the_connection_does(monkeypatch, reply, patience):
 
 
 def check(commands, patience):
-    assert commands[-1] == ("WAIT", 1, patience)
+    assert commands[-1] == ("WAIT", "1", str(patience))
     return [[0], 1]
 
 

@@ -407,6 +407,17 @@ def test_a_script_is_missing_at_the_deadline(hand, first):
     assert "the server forgets scripts as soon as they are loaded" in str(other.error)
 
 
+@pytest.mark.parametrize("failure", [LOST, UNSENT, LOADING])
+def test_a_script_that_could_not_be_loaded(hand, failure):
+    """The time is over then: that it could not be loaded is told, and not that the server forgets it."""
+    session = session_of(total=3)
+    request = writing(session)
+    hand.drive(exchange(session, [request]), [NOSCRIPT], [failure], [NOSCRIPT], took=2)
+    assert "forgets scripts" not in str(request.error)
+    assert "gave up after 3 s" in str(request.error)
+    assert type(request.error) is ServerUnavailable
+
+
 def test_time_in_which_nobody_waited(hand):
     """It is not taken off the total: a reply may be fetched long after its command was sent."""
     session = session_of(total=3)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError
 from support import tags
+from support.by_hand import settle
 
 from urifilter_redis.engine.topology import GIVEN, NodeMap, Routes, named
 from urifilter_redis.protocol.keys import SLOTS, slot_of
@@ -30,8 +31,8 @@ A, B = "10.0.0.1:7000", "10.0.0.2:7000"
 def routes():
     """Two masters, of which the first has a replica; the last slot has no master."""
     made = Routes(seeds=[A])
-    made.map = NodeMap([A] * 8000 + [B] * (SLOTS - 8001) + [None], {A: ("10.0.0.3:7000",), B: ()}, cluster=True)
-    made.stale = False
+    owners = [A] * 8000 + [B] * (SLOTS - 8001) + [None]
+    settle(made, NodeMap(owners, {A: ("10.0.0.3:7000",), B: ()}, cluster=True))
     return made
 
 
@@ -55,7 +56,7 @@ def test_commands_go_to_the_nodes_of_their_keys(routes):
     """Each node gets its part, in the pipeline's order, and the outcomes come back to their places."""
     commands = [
         ("HGETALL", LOW),
-        ("EVALSHA", "sha", 2, HIGH, "x", LOW),
+        ("EVALSHA", "sha", "2", HIGH, "x", LOW),
         ("MEMORY", "USAGE", HIGH),
         for_key(("TIME",), HIGH),
         for_node(("INFO",), B),
@@ -137,5 +138,5 @@ def test_names():
 
 def test_commands_without_keys():
     """Any node will do."""
-    keyless = [("PING",), ("EVAL", "return 1", 0), ("SCAN", 0), ("CONFIG", "GET", "x")]
+    keyless = [("PING",), ("EVAL", "return 1", "0"), ("SCAN", "0"), ("CONFIG", "GET", "x")]
     assert {slot_of_command(each) for each in keyless} == {0}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.by_hand import said
+from support.by_hand import said, settle
+from support.forked import in_child
 
 from urifilter_redis.engine import topology as routes_module
-from urifilter_redis.engine.topology import GIVEN, NodeMap, Routes, Service, search
+from urifilter_redis.engine.topology import GIVEN, Duty, NodeMap, Routes, Service, search
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent
 from urifilter_redis.protocol.routing import for_replica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 AWAY = Unsent(ConnectionBroken("refused"))
 MASTER, REPLICA = [b"master", 7, []], [b"slave", b"m", 1, b"connected", 7]
@@ -129,6 +135,114 @@ def test_a_map_that_says_nothing_new():
     assert routes.map is known
 
 
+def begun(routes):
+    """A search that has asked its first Sentinel; ``drive`` its rest with ``go_on``."""
+    searching = search(routes)
+    return searching, next(searching)
+
+
+def go_on(searching, inquiry, answer):
+    with pytest.raises(StopIteration) as stop:
+        while True:
+            inquiry = searching.send(answer(inquiry.node, *inquiry.command))
+    return stop.value.value
+
+
+def known(names="m:6", **more) -> tuple[Routes, Callable]:
+    """Routes that know a master, and what answers to a search."""
+    routes, answer = watched(**more), named_by(dict.fromkeys(THREE, names), {names: MASTER})
+    drive(routes, answer)
+    return routes, answer
+
+
+def test_all_wait_for_one_search():
+    """While it is in doubt who is the master nothing goes to the one that was known; one caller searches."""
+    routes, answer = known()
+    assert routes.duty is Duty.GO
+    routes.learn("m:6", [AWAY])
+    assert routes.duty is Duty.SEARCH
+    searching, inquiry = begun(routes)
+    assert routes.duty is Duty.WAIT
+    assert go_on(searching, inquiry, answer) is None
+    assert routes.duty is Duty.GO
+
+
+def test_the_first_search():
+    """Nobody knows a master yet."""
+    routes = watched()
+    assert routes.duty is Duty.SEARCH
+    searching, _ = begun(routes)
+    assert routes.duty is Duty.WAIT
+    searching.close()  # interrupted
+    assert routes.duty is Duty.SEARCH
+
+
+def test_nobody_waits_for_a_search_of_a_cluster():
+    """A wrong node refuses; a node that does not answer must not hold up the calls to others."""
+    routes = Routes(["a:1"])
+    settle(routes, NodeMap.of_one("a:1"))
+    routes.learn("a:1", [AWAY])
+    assert routes.duty is Duty.SEARCH
+    searching, _ = begun(routes)
+    assert routes.duty is Duty.GO
+    searching.close()
+
+
+def test_a_doubt_during_a_search():
+    """It is not dispelled by what was asked before, and the Sentinel that told of it is asked first."""
+    for _ in range(10):  # the Sentinels are asked in random order
+        routes, answer = known("old:6")
+        routes.doubt()
+        searching, inquiry = begun(routes)
+        routes.hear("s:2", object(), None)
+        go_on(searching, inquiry, answer)
+        assert (routes.duty, routes.teller) == (Duty.SEARCH, "s:2")
+        drive(routes, named_by({"s:2": "new:6"}, {"new:6": MASTER}))
+        assert (routes.duty, routes.masters) == (Duty.GO, ["new:6"])
+
+
+def test_an_older_search_is_not_believed():
+    """It may have asked before the failover, and its answer came late."""
+    routes, answer = known("old:6")
+    older, inquiry = begun(routes)
+    routes.doubt()
+    newer = search(routes)
+    assert go_on(newer, next(newer), named_by(dict.fromkeys(THREE, "new:6"), {"new:6": MASTER})) is None
+    go_on(older, inquiry, answer)
+    assert (routes.masters, routes.duty) == (["new:6"], Duty.GO)
+
+
+def test_silent_sentinels_are_not_asked_by_every_call(monkeypatch):
+    """One call a second asks them, which may take it some seconds; the others go on with the known master."""
+    now = [1000.0]
+    monkeypatch.setattr(routes_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
+    routes, _ = known()
+    silent = named_by(dict.fromkeys(THREE, AWAY), {})
+    for _ in range(3):
+        now[0] += routes_module.BELIEVED + 1
+        assert routes.duty is Duty.SEARCH
+        assert drive(routes, silent)[1] is None
+        assert (routes.duty, routes.stale) == (Duty.GO, True)
+        now[0] += routes_module.AGAIN + 0.1
+        assert routes.duty is Duty.SEARCH
+        searching, inquiry = begun(routes)
+        assert routes.duty is Duty.GO  # nobody waits for it a second time
+        go_on(searching, inquiry, silent)
+        routes.learn("m:6", [AWAY])  # another doubt is
+        assert routes.duty is Duty.SEARCH
+        drive(routes, silent)
+
+
+def test_a_search_in_a_parent():
+    """A child that was forked meanwhile does not wait for it."""
+    routes, _ = known()
+    routes.doubt()
+    searching, _ = begun(routes)
+    assert routes.duty is Duty.WAIT
+    assert in_child(lambda: routes.duty.name) == "SEARCH"
+    searching.close()
+
+
 def test_sentinels_are_asked_again_after_a_while(monkeypatch):
     """A process that was idle, or was forked long ago, would not hear of another master."""
     clock = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
@@ -165,7 +279,7 @@ def test_a_replica_that_is_away(monkeypatch):
 
 def test_one_wait_a_part():
     """All WAITs of a pipeline become one behind all else, whose outcome is that of each."""
-    routes, wait = Routes(), ("WAIT", 1, 100)
+    routes, wait = Routes(), ("WAIT", "1", "100")
     outcomes = [None] * 5
     (part,) = routes.split([("SET", "a", 1), wait, ("SET", "b", 1), wait, ("GET", "b")], outcomes)
     assert part.commands == [("SET", "a", 1), ("SET", "b", 1), ("GET", "b"), wait]

@@ -97,6 +97,15 @@ def test_the_service():
         ("redis+sentinel://me:secret@a/crawl?reads=any", "reads is master or replicas"),
         ("redis+cluster://me:secret@a:99999", "."),
         ("redis+sentinel://a/crawl?sentinel_password=secret&socket_timeout=x", "."),
+        (
+            "redis://me:secret@a/0?tls=true",
+            "tls: there is no such option of an address; for TLS it begins with rediss://",
+        ),
+        ("rediss://me:secret@a/0?tls=true&ssl_ca_certs=x", "tls: there is no such option"),
+        ("unix:///tmp/s?host_name=a", "host_name: there is no such option"),
+        ("redis+cluster://me:secret@a,b?decode=1", "decode: there is no such option"),
+        ("redis+sentinel://a/crawl?sentinel_password=secret&fuu=1", "fuu: there is no such option"),
+        ("redis://:pa?x=secret@a", "in a password / and @ are written"),
     ],
 )
 def test_no_address(url, text):
@@ -204,11 +213,11 @@ def test_routes_of_an_origin(asynchronous):
     routes = endpoint.routes()
     assert (routes.service.name, routes.service.sentinels) == ("crawl", ("a:1", "::1:2"))
     assert (routes.reads_replicas, routes.waits, routes.must_search) == (True, False, True)
-    redis_pool = endpoint.pool("::1:7").redis_pool
-    assert {name: redis_pool.connection_kwargs[name] for name in ("host", "port", "db", "username", "password")} == {
-        "host": "::1", "port": 7, "db": 3, "username": "me", "password": "secret",
+    options = endpoint.pool("::1:7").options
+    assert {name: options[name] for name in ("host", "port", "db", "username", "password")} == {
+        "host": "::1", "port": 7, "db": "3", "username": "me", "password": "secret",
     }  # fmt: skip
-    of_sentinel = endpoint.pool("a:1", sentinel=True).redis_pool.connection_kwargs
+    of_sentinel = endpoint.pool("a:1", sentinel=True).options
     assert (of_sentinel["username"], of_sentinel["password"], of_sentinel.get("db")) == ("watcher", "hidden", None)
     cluster = Endpoint(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
     assert cluster.routes().seeds == ("a:6379", "b:6379")

@@ -241,7 +241,13 @@ def _copy(
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
     replies, forgotten, leases, notes = moved[len(bitmaps) :]
     return dataclasses.replace(
-        checkpoint, bitmaps=bitmaps, replies=replies, forgotten=forgotten, leases=leases, notes=notes
+        checkpoint,
+        bitmaps=bitmaps,
+        replies=replies,
+        forgotten=forgotten,
+        leases=leases,
+        notes=notes,
+        config=exported.config,
     )
 
 

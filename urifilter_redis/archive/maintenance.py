@@ -11,7 +11,7 @@ from urifilter_redis.engine.backend import Key
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.flows.doctor import Finding
 from urifilter_redis.storage.documents import Checkpoint, Manifest
-from urifilter_redis.storage.registry import is_complete, read_registration, unregister
+from urifilter_redis.storage.registry import Found, find_registration, unregister
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -165,13 +165,15 @@ def entries(backend: Backend) -> Flow[list[Entry]]:
     found = []
     for name in (yield from backend.filters()):
         try:
-            text, registration = yield from read_registration(backend, name)
+            known = yield from find_registration(backend, name)
+            registration = known.registration
             listed = yield from list_documents(backend, name, registration.config if registration else None)
         except ArchiveCorrupt as error:
             found.append(_unreadable(name, str(error)))
             continue
         if registration is not None:
-            found.append(_entry(registration, listed, _missing(registration, listed, text)))
+            lost = _missing(registration, listed, complete=known.complete)
+            found.append(_entry(registration, listed, [*filter(None, [known.problem]), *lost]))
         elif listed:
             found.append(_unreadable(name, _unregistered(backend, name)))
     return found
@@ -185,10 +187,10 @@ def _unregistered(backend: Backend, name: str) -> str:
     return f"archive {backend.shown}: the registration of {name!r} is missing, and there are documents of it"
 
 
-def _missing(registration: Registration, listed: list[Listed], text: bytes | None) -> list[str]:
+def _missing(registration: Registration, listed: list[Listed], *, complete: bool) -> list[str]:
     if registration.dropped:
         return []
-    return missing(registration.config, registration.filter, listed, complete=is_complete(text))
+    return missing(registration.config, registration.filter, listed, complete=complete)
 
 
 def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> Entry:
@@ -254,7 +256,7 @@ def show(backend: Backend, name: str) -> Flow[tuple[Registration, list[Document]
         ArchiveMissing: the archive does not have the filter.
         ArchiveCorrupt: the filter's registration is damaged.
     """
-    _, registration = yield from read_registration(backend, name)
+    registration = (yield from find_registration(backend, name)).registration
     if registration is None:
         raise _not_there(backend, name)
     read = yield from list_documents(backend, name, registration.config)
@@ -306,12 +308,14 @@ class _Verifier:
 
     def verify(self, name: str) -> Flow[bool]:
         """Verify one filter; return whether the archive has anything of it."""
-        text, registration, damaged = None, None, False
+        known, damaged = Found(None, None), False
         try:
-            text, registration = yield from read_registration(self._backend, name)
+            known = yield from find_registration(self._backend, name)
         except ArchiveCorrupt as error:
             self.problems.append(str(error))
             damaged = True
+        self.problems += [known.problem] if known.problem else []
+        registration = known.registration
         config = registration.config if registration else None
         listed = yield from list_documents(self._backend, name, config)
         if registration is None and listed and not damaged:
@@ -324,10 +328,10 @@ class _Verifier:
                 if config and not found.problem and found.key.kind == "checkpoint":
                     whole[found.key.shard] += 1
             self._report(done, len(listed))
-        if registration and (lost := _missing(registration, listed, text)):
+        if registration and (lost := _missing(registration, listed, complete=known.complete)):
             # a checkpoint that was written during the first listing hides another
             again = yield from list_documents(self._backend, name, config)
-            still = set(_missing(registration, again, text))
+            still = set(_missing(registration, again, complete=known.complete))
             self.problems += [problem for problem in lost if problem in still]
         if registration and not registration.dropped:
             self.checkpoints[name] = whole
@@ -358,11 +362,12 @@ def prune(backend: Backend, age: float, only: str | None = None) -> Flow[Pruned]
     for name in sorted(found):
         mine = [blob for blob in blobs if blob.filter == name and blob.age >= age]
         try:
-            text, registration = yield from read_registration(backend, name)
+            known = yield from find_registration(backend, name)
         except ArchiveCorrupt as error:
             problems.append(f"{error}: nothing of {name!r} was removed")
             continue
-        if text is not None and registration is not None and registration.dropped:
+        registration = known.registration
+        if registration is not None and registration.dropped:
             expired += yield from unregister(backend, name, registration.config.uid)
             continue
         config = registration.config if registration else None

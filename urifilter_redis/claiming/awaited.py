@@ -236,7 +236,8 @@ class AsyncClaims(AsyncBaseClaims):
         """Take in hand what dead holders had, and what was released and is due.
 
         After a call that found nothing, calls find nothing without asking the server for a third of the lease at most
-        while others have something in hand; otherwise for up to ten minutes.
+        while others have something in hand; otherwise for up to ten minutes. Calls that come while another call looks
+        wait for its end; they look themselves only if there may be more.
 
         Args:
             limit: the most items.
@@ -254,6 +255,7 @@ class AsyncClaims(AsyncBaseClaims):
             []
         """
         self._check_limit(limit)
+        await self._beat_with_call()
         if not self._holdings.may_reclaim:
             return []
         self._begin_beating()
@@ -269,7 +271,8 @@ class AsyncClaims(AsyncBaseClaims):
     async def outstanding(self, within: float | None = None) -> Outstanding:
         """Return how many items others have in hand, and in how many seconds the next may be due.
 
-        The figures are those of the last ``reclaim``, if that was within a third of the lease.
+        The figures are those of the last ``reclaim``, if that was within a third of the lease. That there is nothing is
+        said only by figures that this call has read itself.
 
         Args:
             within: seconds, more than a lease: if the next may be due later only, as of items that were released with a
@@ -285,8 +288,9 @@ class AsyncClaims(AsyncBaseClaims):
         self._check_open()
         if within is not None:
             check_seconds("within", within)
-        if self._holdings.figures_are_old:
-            await self._run(self._backend.read_outstanding())
+        await self._beat_with_call()
+        if self._holdings.must_read(within):
+            await self._run(self._backend.read_outstanding(within))
         return self._holdings.outstanding(within)
 
     async def close(self, delay: float = 0) -> None:
@@ -327,6 +331,7 @@ class AsyncClaims(AsyncBaseClaims):
         question = self._backend.claiming(method, objects, key, payload, retry)
         known = list(question.answers)
         self._begin_beating()
+        await self._beat_with_call()
         try:
             with self._backend.pending.hold(question):
                 return method.result(await self._run(self._backend.resolve(question)))
@@ -338,6 +343,7 @@ class AsyncClaims(AsyncBaseClaims):
             raise
 
     async def _end(self, method: Method[R], question: Question) -> R:
+        await self._beat_with_call()
         try:
             with self._backend.pending.hold(question):
                 return method.result(await self._run(self._backend.resolve(question)))

@@ -214,6 +214,11 @@ class AsyncBaseClaims(BaseClaims):
         except Exception as error:  # noqa: BLE001 - a task that ended would let everything lapse
             self._log_failure(error)
 
+    async def _beat_with_call(self) -> None:
+        """Make a call a beat where nothing beats in the background: a call itself beats only where it writes."""
+        if not self._beats:
+            await self._beat_once()
+
     async def _end_beating(self) -> None:
         """Beat no more, as these claims or their client are closed."""
         self._may_beat, beating, self._beating = False, self._beating, None
@@ -251,6 +256,11 @@ class BlockingBaseClaims(BaseClaims):
             self._logged = None
         except Exception as error:  # noqa: BLE001 - a thread that ended would let everything lapse
             self._log_failure(error)
+
+    def _beat_with_call(self) -> None:
+        """Do as ``AsyncBaseClaims._beat_with_call``."""
+        if not self._beats:
+            self._beat_once()
 
     def _end_beating(self) -> None:
         """Beat no more, as these claims or their client are closed."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.engine.holdings import ClaimOptions, Holdings
+from urifilter_redis.engine.looks import shared
 from urifilter_redis.errors import Answering
 from urifilter_redis.flows import reclaim
 from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question, reason_of
@@ -118,8 +119,8 @@ class ClaimsBackend(Protocol):
         """Take in hand at most ``limit`` items of dead holders, or due again; note each in ``found``."""
         ...
 
-    def read_outstanding(self) -> Flow[Any]:
-        """Note how many items others have in hand."""
+    def read_outstanding(self, within: float | None) -> Flow[Any]:
+        """Note how many items others have in hand; see ``Holdings.must_read``."""
         ...
 
     def beat(self) -> Flow[None]:
@@ -139,14 +140,23 @@ class RedisClaims:
         lease: seconds; None: the filter's default.
         holder: 16 hex digits; None: draw one.
         pauses: whether a reclaim that found nothing is followed by a pause.
+        gives_back: whether a beat gives back what only the server has in the holder's hands.
 
     Raises:
         ValueError: the lease or the holder is impossible.
     """
 
-    def __init__(self, session: Session, lease: float | None, holder: str | None, *, pauses: bool = True) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lease: float | None,
+        holder: str | None,
+        *,
+        pauses: bool = True,
+        gives_back: bool = True,
+    ) -> None:
         seconds = default_lease(session.config.shards) if lease is None else check_lease(lease)
-        self._session = session
+        self._session, self._gives_back = session, gives_back
         self.holdings = Holdings(seconds, None if holder is None else check_holder(holder), pauses=pauses)
 
     @property
@@ -228,15 +238,18 @@ class RedisClaims:
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; see ``flows.reclaim``."""
-        return reclaim.reclaim_round(self._session, self.holdings, reclaim.Round(limit, found=found))
+        look = reclaim.reclaim_round(self._session, self.holdings, reclaim.Round(limit, found=found))
+        return shared(self.holdings, limit, self.patience, look)
 
-    def read_outstanding(self) -> Flow[Any]:
+    def read_outstanding(self, within: float | None) -> Flow[Any]:
         """Ask all shards."""
-        return reclaim.outstanding(self._session, self.holdings)
+        return reclaim.outstanding(self._session, self.holdings, within)
 
     def beat(self) -> Flow[None]:
         """Beat in the shards of the items in hand; see ``flows.reclaim``."""
-        return reclaim.beat(self._session, self.holdings)
+        if self._gives_back:
+            return reclaim.beat(self._session, self.holdings)
+        return reclaim.prolong(self._session, self.holdings)
 
     def give_back_all(self, delay: float) -> Flow[None]:
         """Release all items in hand."""

@@ -20,7 +20,7 @@ from urifilter_redis.engine.pending import current_owner
 from urifilter_redis.errors import BadItem
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
-from urifilter_redis.protocol.claims import Holding
+from urifilter_redis.protocol.claims import IN_HAND, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["AFTER_DUE", "CLAIM_COMMANDS", "Claim", "ClaimOptions", "Found", "Holdings", "Outstanding"]
+__all__ = ["AFTER_DUE", "CLAIM_COMMANDS", "Claim", "ClaimOptions", "Found", "Holdings", "Look", "Outstanding"]
 
 #: The commands of claims that are about items.
 CLAIM_COMMANDS = ("claim", "commit", "release")
@@ -116,10 +116,12 @@ class Holdings:
             each with the time by ``monotonic`` from which it can be given back.
         suspects: the shards that may have other such items, whose digests are not known here.
         partial: whether the figures of some shards may be older than the last change to others' items.
+        pauses: see above.
+        look: the last look for lapsed items that began; see ``looks``.
     """
 
     def __init__(self, lease: float, holder: str | None = None, *, pauses: bool = True) -> None:
-        self.lease, self._given, self._pauses = lease, holder, pauses
+        self.lease, self._given, self.pauses = lease, holder, pauses
         self._begin()
 
     def _begin(self) -> None:
@@ -135,7 +137,11 @@ class Holdings:
         self._beaten: dict[int, float] = {}
         self._figures: dict[int, _Figures] = {}
         self.partial = False
+        self.look: Look | None = None
         self._pause = self._next_round = 0.0
+        self._noted = self._heard = -math.inf
+        self._ends: tuple[float, float] = 0.0, 0.0
+        self._offered = math.inf
 
     def check_process(self) -> None:
         """In a forked child become another holder, because the old one is the parent's."""
@@ -258,6 +264,17 @@ class Holdings:
         }
         return sorted(silent | set(self.suspects))
 
+    def silent(self, shards: Iterable[int]) -> list[int]:
+        """Return those shards in which the holder may have something, and made no call for a third of the lease.
+
+        A holder that was given may have something anywhere, from before.
+        """
+        since = monotonic() - self.beat_interval * 0.99
+        some = [*list(self.held.items()), *list(self.orphans.items())]
+        known = self.suspects.union(shard for shard, each in some if each)
+        may_have = (shard for shard in shards if self._given is not None or shard in known)
+        return [shard for shard in may_have if self._beaten.get(shard, -math.inf) <= since]
+
     def has_beaten(self, shard: int, at: float) -> None:
         """Note that a beat or a call that was sent at a time by ``monotonic`` was answered."""
         self._beaten[shard] = max(at, self._beaten.get(shard, 0.0))
@@ -275,52 +292,99 @@ class Holdings:
 
     def with_old_figures(self, shards: Iterable[int]) -> list[int]:
         """Return those shards whose figures are older than a third of the lease, or missing."""
-        since = monotonic() - self.beat_interval
-        return [shard for shard in shards if shard not in self._figures or self._figures[shard].at < since]
+        return self.read_before(shards, monotonic() - self.beat_interval)
 
-    def note_figures(self, shard: int, others: int, dies: float | None) -> None:
-        """Note how many items others have in a shard, and when the first of them dies (``monotonic``; None: none)."""
-        self._figures[shard] = _Figures(others, dies, monotonic())
+    def read_before(self, shards: Iterable[int], at: float) -> list[int]:
+        """Return those shards whose figures were asked for before a time by ``monotonic``, or are missing."""
+        return [shard for shard in shards if shard not in self._figures or self._figures[shard].at < at]
+
+    def note_figures(self, shard: int, others: int, dies: float | None, at: float) -> None:
+        """Note how many items others have in a shard, and when the first of them dies; None: nobody has any.
+
+        ``at`` is when the server was asked; both times are by ``monotonic``.
+        """
+        self._figures[shard] = _Figures(others, dies, at)
+        if others:
+            self._shorten()
+
+    def note_others(self) -> None:
+        """Note that others have something in hand, as an answer of -1 or ``info`` tells."""
+        self._heard = monotonic()
+        self._shorten()
+
+    def note_total(self, count: int) -> None:
+        """Note how many items anybody has in hand, as ``info`` tells."""
+        if count > sum(map(len, list(self.held.values()))):
+            self.note_others()
 
     def note_reclaimed(self, shard: int, count: int) -> None:
         """Note that this holder has items now that others had."""
         figures = self._figures.get(shard)
         if figures is not None:
-            self._figures[shard] = _Figures(max(0, figures.others - count), figures.dies, figures.at)
+            self._figures[shard] = replace(figures, others=max(0, figures.others - count))
 
     def note_released(self, shard: int, delay: float) -> None:
         """Note that released items can be reclaimed after ``delay`` seconds: no pause may be longer."""
         self._figures.pop(shard, None)
-        self.partial, self._pause = True, 0.0
-        self._next_round = min(self._next_round, monotonic() + delay + AFTER_DUE)
+        self.partial, self._pause, self._heard = True, 0.0, monotonic()
+        self._offered = min(self._offered, monotonic() + delay + AFTER_DUE)
+        self._next_round = min(self._next_round, self._offered)
 
-    def note_round(self, found: int) -> None:
+    def begin_round(self) -> float:
+        """Return the time of a round's beginning, for ``note_round``."""
+        self._offered = math.inf  # what was released before is seen by the round itself
+        return monotonic()
+
+    def note_round(self, found: int, begun: float) -> None:
         """Note the end of a round; after one that found nothing the next comes after a pause.
 
-        The pause is a third of the lease. While others have nothing in hand it doubles each time. While they have
-        something, they may release it at any moment: then the pause is shorter, by chance, so that idle holders do not
-        look all at once; and it ends, but not before its half, when the next lapse is due.
+        The pause is a third of the lease. While others have nothing in hand it doubles with each round that began after
+        the end of the last one. What is heard of others, or released by this holder, meanwhile or later ends it early.
         """
-        if found or not self._pauses:
+        if found or not self.pauses:
             self._pause = self._next_round = 0.0
             return
         now, third = monotonic(), min(self.beat_interval, LONGEST_PAUSE)
+        again = 2 * self._pause if begun >= self._noted else self._pause
+        self._pause, self._noted = min(max(third, again), LONGEST_PAUSE), now
+        self._ends = now + third / 2, now + random.uniform(third / 2, third)  # noqa: S311 - no secret
+        self._next_round = min(now + self._pause, self._offered)
+        if self._heard >= begun or self._first_lapse() is not None:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """End the pause early, because others have something, which they may release at any moment.
+
+        It ends at a time by chance, so that idle holders do not look all at once; and it ends, but not before a sixth
+        of the lease, when the next lapse is due.
+        """
+        first, last = self._ends
         due = self._first_lapse()
-        if due is None:
-            self._pause = pause = min(max(third, 2 * self._pause), LONGEST_PAUSE)
-        else:
-            self._pause = 0.0
-            pause = max(third / 2, min(random.uniform(third / 2, third), due + AFTER_DUE - now))  # noqa: S311 - no secret
-        self._next_round = now + pause
+        self._pause = 0.0
+        self._next_round = min(self._next_round, last if due is None else max(first, min(last, due + AFTER_DUE)))
 
     def outstanding(self, within: float | None = None) -> Outstanding:
-        """Return the sum of the last figures; nothing, if nothing is due ``within`` so many seconds."""
-        others = sum(each.others for each in list(self._figures.values()))
+        """Return the sum of the last figures; nothing, if nothing is due ``within`` so many seconds.
+
+        Figures say that there is nothing only if they were asked for after it was last heard that others have
+        something; until then one item counts.
+        """
+        others, wait = self._sum(within)
+        if not others and self._heard < min((each.at for each in list(self._figures.values())), default=math.inf):
+            return Outstanding(0, None)
+        return Outstanding(others or 1, max(wait, self._next_round - monotonic()))
+
+    def must_read(self, within: float | None = None) -> bool:
+        """Whether ``outstanding`` wants new figures: they are old, or say that there is nothing, which ends crawls."""
+        return self.figures_are_old or not self._sum(within)[0]
+
+    def _sum(self, within: float | None) -> tuple[int, float]:
+        """Return how many items others have, and in how many seconds the first of their holders dies."""
         now = monotonic()
         wait = max(0.0, (self._first_lapse() or now) - now)
-        if others == 0 or (within is not None and wait > within):
-            return Outstanding(0, None)
-        return Outstanding(others, max(wait, self._next_round - now))
+        if within is not None and wait > within:
+            return 0, 0.0
+        return sum(each.others for each in list(self._figures.values())), wait
 
     def _first_lapse(self) -> float | None:
         """Return when the first of the other holders dies, by ``monotonic``; None if there is none."""
@@ -341,6 +405,19 @@ class _Figures:
     others: int
     dies: float | None
     at: float
+
+
+@dataclass(slots=True, eq=False)
+class Look:
+    """A look for lapsed items by a call, for the calls that come meanwhile.
+
+    Attributes:
+        ended: whether it has ended.
+        saw_all: whether it has taken in hand whatever was there.
+    """
+
+    ended: bool = False
+    saw_all: bool = False
 
 
 @dataclass(slots=True)
@@ -439,13 +516,18 @@ class ClaimOptions:
         """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
         if self.holdings is None:
             return
+        told = False
         for digest, position, answer in zip(split(packed), positions, answers, strict=True):
             if command != "claim" and answer is not None:
                 self.holdings.drop(shard, digest)
+            elif answer == IN_HAND:
+                told = told or not self.holdings.has(shard, digest)
             elif answer == 0:
                 failures, lapses = self.counts.get(position, (0, 0))
                 claim = replace(self.claimed[position], failures=failures, lapses=lapses)
                 self.holdings.take(shard, digest, claim)
+        if told:
+            self.holdings.note_others()
         if command == "release" and 1 in answers:
             self.holdings.note_released(shard, self.delay / 1000)
 

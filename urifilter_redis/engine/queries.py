@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.errors import FilterFull, ServerUnavailable
-from urifilter_redis.protocol.outcomes import nonsense, to_fields
+from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields
 from urifilter_redis.protocol.routing import for_key, for_node
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "servers_info",
     "time_at",
     "time_of",
+    "unless_withheld",
 ]
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[A
 
 def servers_info(session: Session, section: str) -> Flow[dict[str, dict[str, str]]]:
     """Return the fields of a section of INFO of each master; empty dicts if this user may not run INFO."""
-    replies = yield from _unless_forbidden(ask_masters(session, ("INFO", section)))
+    replies = yield from unless_withheld(ask_masters(session, ("INFO", section)))
     if replies is None:
         return {each: {} for each in session.routes.masters}
     return {node: to_fields(reply) for node, (reply,) in replies.items()}
@@ -78,7 +79,7 @@ def server_run(session: Session, key: str | bytes) -> Flow[str]:
 
     It is new at each start of the server.
     """
-    replies = yield from _unless_forbidden(ask(session, for_key(("INFO", "server"), key)))
+    replies = yield from unless_withheld(ask(session, for_key(("INFO", "server"), key)))
     return "" if replies is None else to_fields(replies[0]).get("run_id", "")
 
 
@@ -91,12 +92,12 @@ def masters_without(session: Session, command: str) -> Flow[list[str]]:
     return [node for node, ((told,),) in replies.items() if told is None]
 
 
-def _unless_forbidden(flow: Flow[T]) -> Flow[T | None]:
-    """Return the result of a flow; None if this user may not run its command."""
+def unless_withheld(flow: Flow[T]) -> Flow[T | None]:
+    """Return the result of a flow; None if this user may not run its command, or the server does not know it."""
     try:
         return (yield from flow)
     except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
+        if not is_withheld(error):
             raise
         return None
 
@@ -118,7 +119,7 @@ def scan(
     session: Session, command: str, key: str, cursor: bytes, count: int = ENTRIES_A_SCAN
 ) -> Flow[tuple[bytes, list[tuple[bytes, Any]]]]:
     """Return the next cursor and about ``count`` entries; the cursor 0 is the end. See ``scanned``."""
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", str(count)))
     return after, list(zip(listed[::2], listed[1::2], strict=True))
 
 

@@ -227,7 +227,11 @@ class _Replication:
     def __init__(self, session: Session, commands: Sequence[Arguments], numbered: Sequence[bool]) -> None:
         self._routes, self._wanted, self._numbered = session.routes, session.wait_replicas, numbered
         self._map = session.routes.map
-        wait = ("WAIT", self._wanted, max(1, int(1000 * SHARE * session.timeouts.reply)))  # 0 would be for ever
+        wait = (
+            "WAIT",
+            str(self._wanted),
+            str(max(1, int(1000 * SHARE * session.timeouts.reply))),
+        )  # 0 would be for ever
         self._waits: dict[str | None, Arguments] = {}
         self._nodes: list[str | None] = []
         for command, is_numbered in zip(commands, numbered, strict=True):
@@ -289,13 +293,14 @@ class _Again:
         }
         self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
-        self._loaded: set[tuple[Request, str]] = set()
+        # by request and node the outcome of loading its script that failed; None: it was loaded, or is to be
+        self._loaded: dict[tuple[Request, str], Any] = {}
 
     def prepare(self, missed: Sequence[tuple[Request, Any, Decision]]) -> Flow[list[Request]]:
         """Do what comes before requests are sent again, and return those; give up what took too long."""
         self._give_up(missed)
         unsettled = [(request, decision, outcome) for request, outcome, decision in missed if not request.settled]
-        yield from _prepare(self._session, unsettled)
+        self._loaded |= yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
         if waiting and self._callers is not None:
             self._callers.repeat(waiting)
@@ -320,10 +325,14 @@ class _Again:
             request.sent = request.sent or not isinstance(outcome, Unsent)
             if request.settled:
                 continue
-            if decision is Decision.LOAD_SCRIPT and (request, node_of(outcome)) not in self._loaded:
-                self._loaded.add((request, node_of(outcome)))  # it works again, and would run the call
-                continue
-            error = _given_up(self._session, request, outcome)
+            why = outcome
+            if decision is Decision.LOAD_SCRIPT:
+                missing = (request, node_of(outcome))
+                if missing not in self._loaded:
+                    self._loaded[missing] = None  # it works again, and would run the call
+                    continue
+                why = self._loaded[missing] or outcome
+            error = _given_up(self._session, request, why)
             if over >= self._began or (decision is Decision.RESTORING and now >= self._began + timeouts.restoring):
                 request.error = error
             elif self._callers is not None:
@@ -430,11 +439,15 @@ def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterErro
     return error
 
 
-def _prepare(session: Session, unsettled: Sequence[tuple[Request, Decision, Any]]) -> Flow[None]:
+def _prepare(
+    session: Session, unsettled: Sequence[tuple[Request, Decision, Any]]
+) -> Flow[dict[tuple[Request, str], Any]]:
     """Load the scripts that the server does not have, and note the live slices that have changed.
 
-    If the server refuses to load a script, its requests are refused. Any other failure shows in their next attempt.
+    If the server refuses to load a script, its requests are refused. Return any other failure, or None, by request and
+    node: if the next attempt finds no script either, that is the reason.
     """
+    loaded: dict[tuple[Request, str], Any] = {}
     missing = [(request, outcome) for request, decision, outcome in unsettled if decision is Decision.LOAD_SCRIPT]
     if missing:
         loads = sorted({(node_of(outcome), request.source()) for request, outcome in missing})
@@ -443,9 +456,14 @@ def _prepare(session: Session, unsettled: Sequence[tuple[Request, Decision, Any]
         if refusal is not None:
             for request, _ in missing:
                 _settle(session, request, refusal, in_doubt=request.in_doubt)
+        told = dict(zip(loads, outcomes, strict=True))
+        for request, outcome in missing:
+            answer = told[node_of(outcome), request.source()]
+            loaded[request, node_of(outcome)] = None if decide(answer) is Decision.ANSWERED else answer
     for request, decision, outcome in unsettled:
         if decision is Decision.REFRESH and request.shard is not None:
             session.learn_turn(request.shard, fields_of_stale(outcome))
+    return loaded
 
 
 def _pauses() -> Iterator[float]:

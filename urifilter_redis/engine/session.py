@@ -72,6 +72,7 @@ class Session:
         report: called with (done, total) during long work.
         forbidden: the commands that the scripts call and that this user may not run.
         restored: the result of the restore when the filter was opened; None: nothing was restored.
+        by_hand: whether somebody asks for a restore, and so knows of what is lost.
         near_cache: the caller's wish for a near cache.
         near: the near cache, made once the filter's configuration is known; None: there is none.
     """
@@ -88,6 +89,7 @@ class Session:
     report: Callable[[int, int], object] = lambda *_: None
     forbidden: tuple[str, ...] = ()
     restored: Restored | None = None
+    by_hand: bool = False
     pending: Pending[Any] = field(default_factory=Pending)
     rotation_timer: RotationTimer = field(default_factory=RotationTimer)
     near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)

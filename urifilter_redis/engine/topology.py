@@ -10,7 +10,10 @@ connectors share them.
 
 from __future__ import annotations
 
+import enum
+import itertools
 import math
+import os
 import random
 import time
 from collections.abc import Generator
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["GIVEN", "Inquiry", "NodeMap", "Part", "Routes", "Search", "Service", "named", "search"]
+__all__ = ["GIVEN", "Duty", "Inquiry", "NodeMap", "Part", "Routes", "Search", "Service", "named", "search"]
 
 #: The name of the server whose address was given.
 GIVEN = ""
@@ -46,6 +49,9 @@ GIVEN = ""
 #: Seconds for which Sentinels, or a master with its replicas, are believed: no refusal tells of a new replica, or tells
 #: an idle process of another master.
 BELIEVED = 10.0
+
+#: Seconds after which Sentinels that did not answer are asked again, as each attempt may last ``Timeouts.connect``.
+AGAIN = 1.0
 
 #: Seconds for which a replica that did not answer is not asked again, as each attempt may last ``Timeouts.reply``.
 SHUNNED = 10.0
@@ -122,6 +128,31 @@ class Part:
                 into[position] = outcome
 
 
+class Duty(enum.Enum):
+    """What a call does before its commands are sent: nothing, wait for the search of another call, or search."""
+
+    GO = enum.auto()
+    WAIT = enum.auto()
+    SEARCH = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class _Searching:
+    """A search for the nodes.
+
+    Attributes:
+        number: later searches have higher numbers.
+        doubt: the doubt about the map as it began.
+        process: the process that searches; a forked child does not.
+        ended: whether it has ended.
+    """
+
+    number: int
+    doubt: object
+    process: int = field(default_factory=os.getpid)
+    ended: bool = False
+
+
 class Routes:
     """The routes of one client. Threads and event loops share them without a lock: each change is one step.
 
@@ -136,7 +167,6 @@ class Routes:
 
     Attributes:
         map: the nodes as they are known; None: nothing is known, or there is the given server only.
-        stale: whether the map is wrong, as a refusal or a failure suggests.
         teller: the Sentinel that last named the master; empty: none has.
     """
 
@@ -152,33 +182,97 @@ class Routes:
         self.seeds, self.service, self.reads_replicas, self.waits = tuple(seeds), service, reads_replicas, waits
         self.map: NodeMap | None = None
         self.alone = alone
-        self.stale = not alone
         self.teller = ""
+        # Each doubt is an object of its own, so that a search ends only the doubt that it has begun with.
+        self._doubt = object()
+        self._settled = self._doubt if alone else None
+        self._tried: object = None
+        self._searching: _Searching | None = None
+        self._numbers, self._latest = itertools.count(1), 0
         self._asked, self._believed = -math.inf, BELIEVED
-        self._told = 0
+        self._told: object = None
         self._shunned: dict[str, float] = {}
         self._draw = random.random()  # noqa: S311 - spreads clients over the replicas
 
     @property
+    def stale(self) -> bool:
+        """Whether the map is wrong, as a refusal or a failure suggests."""
+        return self._doubt is not self._settled
+
+    def doubt(self) -> None:
+        """Note that the map may be wrong."""
+        self._doubt = object()
+
+    @property
+    def duty(self) -> Duty:
+        """What a call does before its commands are sent.
+
+        One call at a time searches. Behind Sentinels the others wait: the old master may take what the new one will
+        never have. On a cluster they go on, as a wrong node refuses them. The same if no Sentinel could dispel the
+        doubt, or the map is only to be looked at again.
+        """
+        searching = self._searching  # before the doubt, which ends before the search does
+        watched = self.service is not None
+        under_way = searching is not None and not searching.ended and searching.process == os.getpid()
+        if self.map is None and not self.alone:
+            return Duty.WAIT if under_way and watched else Duty.SEARCH
+        if self.stale and not (watched and self._doubt is self._tried):
+            return Duty.SEARCH if not under_way else Duty.WAIT if watched else Duty.GO
+        if under_way:
+            return Duty.GO
+        now = time.monotonic()
+        if self.stale:
+            return Duty.SEARCH if now > self._asked + AGAIN else Duty.GO
+        believed = not (watched or self.reads_replicas) or now <= self._asked + self._believed
+        return Duty.GO if believed else Duty.SEARCH
+
+    @property
     def must_search(self) -> bool:
-        """Whether the nodes must be asked before the next pipeline."""
-        if self.stale or (self.map is None and not self.alone):
-            return True
-        return (self.service is not None or self.reads_replicas) and time.monotonic() > self._asked + self._believed
+        """Whether the nodes must be asked before the next pipeline, by this call or another."""
+        return self.duty is not Duty.GO
 
-    def ask(self) -> None:
-        """Note that the nodes are asked now, so that no other thread asks them, too."""
-        self.stale, self._asked = False, time.monotonic()
+    def begin(self) -> _Searching:
+        """Note that the nodes are asked now, so that no other call asks them, too."""
+        self._asked = time.monotonic()
+        self._searching = made = _Searching(next(self._numbers), self._doubt)
+        return made
 
-    def hear(self, teller: str, told: int, believed: float | None) -> None:
-        """Note what Sentinels report: ``told`` is the number of failovers so far.
+    def find(self, found: NodeMap | None, searching: _Searching, teller: str = "") -> None:
+        """Note what a search has found; None: there is the given server only.
 
-        After another number than before the Sentinels must be asked, ``teller`` first. They are believed for so many
+        A search that began earlier than another one which has found something is not believed. A doubt that came during
+        the search remains, and so does the Sentinel that must be asked for it.
+        """
+        if searching.number < self._latest:
+            return
+        self._latest = searching.number
+        if found is None:
+            self.alone = True
+        else:
+            self.know(found)
+        if teller and self._doubt is searching.doubt:
+            self.teller = teller
+        self._settled = searching.doubt
+
+    def put_off(self, searching: _Searching) -> None:
+        """Note that no Sentinel could dispel a doubt: calls go on, and one of them asks again after a while."""
+        self._asked = time.monotonic()
+        if self._doubt is searching.doubt:
+            if not self.stale:
+                self.doubt()
+            self._tried = self._doubt
+
+    def hear(self, teller: str, told: object, believed: float | None) -> None:
+        """Note what Sentinels report: ``told`` is another object after each failover.
+
+        After another one than before the Sentinels must be asked, ``teller`` first. They are believed for so many
         seconds; None: ``BELIEVED``.
         """
         self._believed = BELIEVED if believed is None else believed
-        if told != self._told:
-            self._told, self.teller, self.stale = told, teller, True
+        if told is not self._told:
+            self.teller = teller
+            self.doubt()
+            self._told = told  # at last: another thread that finds it finds the doubt, too
 
     def know(self, found: NodeMap) -> None:
         """Note the nodes. Nodes as they are known leave the map the same object (see ``retry``)."""
@@ -220,7 +314,7 @@ class Routes:
         for position, command in enumerate(commands):
             node = self.node_of(command)
             if node is None:
-                self.stale = True
+                self.doubt()
                 outcomes[position] = Unsent(ClusterDownError("CLUSTERDOWN no master has the slot of this key"))
                 continue
             part = parts.get(node) or parts.setdefault(node, Part(node))
@@ -247,7 +341,7 @@ class Routes:
             if is_away(outcome) and self.reads_replicas and node not in self.masters:
                 self._shunned[node] = time.monotonic() + SHUNNED
             if isinstance(outcome, Unsent | Unanswered | ClusterDownError) or is_readonly(outcome):
-                self.stale = True
+                self.doubt()
             elif isinstance(outcome, MovedError):
                 self._move(outcome.slot_id, named(outcome.host, outcome.port, node))
             if isinstance(outcome, RedisError):
@@ -255,7 +349,8 @@ class Routes:
                 outcome.node = named(outcome.host, outcome.port, node) if goes_to else node  # type: ignore[attr-defined]
 
     def _move(self, slot: int, node: str) -> None:
-        self.stale, known = True, self.map
+        self.doubt()
+        known = self.map
         if known is not None:
             owners = [*known.owners[:slot], node, *known.owners[slot + 1 :]]
             self.map = replace(known, owners=owners)  # as a whole: others may be in the middle of a pipeline
@@ -287,17 +382,21 @@ def search(routes: Routes, patience: float = math.inf) -> Search:
     A search that finds no node leaves the routes as they are; they are used if nothing speaks against them. After
     ``patience`` seconds no other node is asked; the next search asks them in another order.
     """
-    routes.ask()
-    end, service = time.monotonic() + patience, routes.service
+    end, service, own = time.monotonic() + patience, routes.service, None
     try:
-        return (yield from (_nodes(routes, end) if service is None else _master(routes, service, end)))
+        own = routes.begin()
+        return (yield from (_nodes(routes, end, own) if service is None else _master(routes, service, end, own)))
     except BaseException:
-        routes.stale = True
+        routes.doubt()
         raise
+    finally:
+        if own is not None:
+            own.ended = True
 
 
 def _failed(routes: Routes, why: Unsent | RedisError) -> Unsent | RedisError | None:
-    routes.stale = True
+    if not routes.stale:
+        routes.doubt()
     return why if routes.map is None else None
 
 
@@ -309,7 +408,7 @@ def _until(end: float, nodes: Sequence[str]) -> Iterator[str]:
         yield each
 
 
-def _nodes(routes: Routes, end: float) -> Search:
+def _nodes(routes: Routes, end: float, own: _Searching) -> Search:
     """Search the nodes of a Redis Cluster, if the server is one of these."""
     outcome: Any = None
     for node in _until(end, _candidates(routes)):
@@ -317,14 +416,14 @@ def _nodes(routes: Routes, end: float) -> Search:
         if isinstance(outcome, list):  # from a node of a cluster, which another node may know better
             found = _map_of(outcome, node)
             if found is not None:
-                routes.know(found)
+                routes.find(found, own)
                 return None
             outcome = Unsent(ClusterDownError("CLUSTERDOWN this node knows no master of any slot"))
             continue
         # a server that is busy may yet say that it is in a cluster
         refused = isinstance(outcome, ResponseError) and decide(outcome) is not Decision.WAIT
         if not routes.follows and (refused or not isinstance(outcome, RedisError | Unsent | Unanswered)):
-            return (yield from _alone(routes))
+            return (yield from _alone(routes, own))
     if isinstance(outcome, Unsent | RedisError):
         return _failed(routes, outcome)
     return _failed(routes, Unsent(outcome.error if isinstance(outcome, Unanswered) else nonsense(outcome)))
@@ -339,10 +438,10 @@ def _candidates(routes: Routes) -> list[str]:
     return list(dict.fromkeys(in_order))[:NODES_A_SEARCH]
 
 
-def _alone(routes: Routes) -> Search:
+def _alone(routes: Routes, own: _Searching) -> Search:
     """Note that the given server is in no cluster; find its replicas, if they are wanted."""
     if not routes.reads_replicas:
-        routes.alone = True
+        routes.find(None, own)
         return None
     outcome = yield Inquiry(GIVEN, ("ROLE",))
     if not isinstance(outcome, list):
@@ -350,7 +449,7 @@ def _alone(routes: Routes) -> Search:
         return _failed(routes, outcome if known else Unsent(ConnectionError(f"ROLE: {_why(outcome)}")))
     listed = outcome[2] if _is_master(outcome) else ()
     replicas = [named(text_in(host), text_in(port), GIVEN) for host, port, _ in listed]
-    routes.know(NodeMap.of_one(GIVEN, replicas))
+    routes.find(NodeMap.of_one(GIVEN, replicas), own)
     return None
 
 
@@ -372,7 +471,7 @@ def _map_of(reply: list[Any], teller: str) -> NodeMap | None:
     return NodeMap(owners, replicas, cluster=True) if replicas else None
 
 
-def _master(routes: Routes, service: Service, end: float) -> Search:
+def _master(routes: Routes, service: Service, end: float, own: _Searching) -> Search:
     """Ask the Sentinels for the master, until one names a server whose ROLE is master: a Sentinel may be behind."""
     failed: list[str] = []
     refuted: set[str] = set()
@@ -392,14 +491,16 @@ def _master(routes: Routes, service: Service, end: float) -> Search:
             why = _why_no_master(role)
         if not why:
             replicas = (yield from _replicas(sentinel, service)) if routes.reads_replicas else ()
-            routes.teller = sentinel
-            routes.know(NodeMap.of_one(master, replicas))
+            routes.find(NodeMap.of_one(master, replicas), own, sentinel)
             return None
         refuted.add(master)
         failed.append(f"{sentinel} names {master}: {why}")
     text = f"no Sentinel names a master of {service.name!r} that is one: {'; '.join(failed)}"
     error = Unsent(ConnectionError(text), hopeless=strangers == len(service.sentinels))
-    return _failed(routes, error) or (error if refuted.intersection(routes.masters) else None)
+    if routes.map is None or refuted.intersection(routes.masters):
+        return error
+    routes.put_off(own)
+    return None
 
 
 def _why_no_master(role: Any) -> str:

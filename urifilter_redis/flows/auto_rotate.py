@@ -19,7 +19,7 @@ from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilte
 from urifilter_redis.flows.rotation import doubt, finish_missed, rotate_due
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import opened_by
-from urifilter_redis.protocol.outcomes import text_in
+from urifilter_redis.protocol.outcomes import is_withheld, text_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +208,7 @@ def _lease_call(session: Session, step: str, token: str) -> calls.Call:
 def _note_failure(session: Session, error: Exception) -> None:
     """Log the failure of a rotation, not often, and retry later, or never if this user may not rotate."""
     timer = session.rotation_timer
-    if isinstance(error, ServerUnavailable) and "NOPERM" in str(error):
+    if isinstance(error, ServerUnavailable) and is_withheld(error):
         timer.stop()
         log.warning("%s; this client leaves rotations to others (urifilter rotate --due, or worker)", error)
         return

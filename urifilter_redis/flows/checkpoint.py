@@ -233,6 +233,7 @@ class _Attempt:
             forgotten=(yield from forgotten.finish()),
             leases=(yield from leases.finish()),
             notes=(yield from notes.finish()),
+            config=self._config,
         )
 
     def _writer(self) -> Writer:

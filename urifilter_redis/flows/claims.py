@@ -9,6 +9,7 @@ from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.holdings import Claim, ClaimOptions
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
+    IN_HAND,
     MOST_REASON,
     NO_HOLDER,
     Holding,
@@ -43,9 +44,6 @@ __all__ = [
 ]
 
 R = TypeVar("R")
-
-#: The answer of ``claim`` for an item that somebody has in hand.
-IN_HAND = -1
 
 
 def holding_of(session: Session, holder: str, lease: float | None = None) -> Holding:

@@ -109,7 +109,8 @@ def _dead_holders(session: Session, shards: Sequence[ShardKeys], now: int, count
     first, waiting = 0, shards
     while waiting:
         last = first + HOLDERS_A_REPLY - 1
-        replies = yield from ask(session, *(("ZRANGE", keys.holders, first, last, "WITHSCORES") for keys in waiting))
+        span = (str(first), str(last), "WITHSCORES")
+        replies = yield from ask(session, *(("ZRANGE", keys.holders, *span) for keys in waiting))
         pages = [to_scores(reply) for reply in replies]
         for keys, page in zip(waiting, pages, strict=True):
             counted.living.update(holder for holder, until in page if until > now and holder[0] != _DELAY_HOLDER)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
-from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of
+from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of, unless_withheld
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.flows.lifecycle import names
 from urifilter_redis.flows.probe import has_module, is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
 from urifilter_redis.protocol.claims import LEASE_OF_MANY, MOST_DELAY
+from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import to_fields, to_mapping, to_scores
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.embedded import IDENTITY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -61,6 +64,10 @@ _LOST = {
     "no": ("danger", "a power failure can lose half a minute of inserts"),
 }
 
+#: The texts where nothing can be said.
+_NO_INFO = "cannot tell: this user may not run INFO, or the server does not know it"
+_NO_PROBE = "cannot tell: this user may not run EVALSHA, or touch the keys of the filters with which that is tried"
+
 _SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync", "save", "syslog-ident", "min-replicas-to-write")
 
 
@@ -84,7 +91,7 @@ class Facts:
     """The facts about a server.
 
     Attributes:
-        info: the fields of INFO.
+        info: the fields of INFO; empty if this user may not run it, or the server does not know it.
         time: the server's time, seconds since 1970.
         settings: the settings of CONFIG GET; empty if this user may not run it.
         probed: what the scripts need and do not have; None if this user may not run the script that tells.
@@ -122,9 +129,10 @@ def gather(session: Session) -> Flow[dict[str, Facts]]:
     A plain server has the name "".
 
     Raises:
-        ServerUnavailable: a master is away, or refuses INFO or scripts.
+        ServerUnavailable: a master is away.
     """
-    found = yield from ask_masters(session, ("INFO",), ("TIME",))
+    times = yield from ask_masters(session, ("TIME",))
+    infos = yield from unless_withheld(ask_masters(session, ("INFO",)))
     settings: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in _SETTINGS:
         try:
@@ -133,17 +141,25 @@ def gather(session: Session) -> Flow[dict[str, Facts]]:
             continue
         for node, (reply,) in replies.items():
             settings[node] |= to_mapping(reply)
-    try:
-        probed = yield from probe(session)
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
-        probed = None
+    probed = yield from _probed(session)
     module = yield from has_module(session)
+    told = {} if infos is None else {node: to_fields(info) for node, (info,) in infos.items()}
     return {
-        node: Facts(to_fields(info), time_of(now) / 1000, settings[node], probed, module)
-        for node, (info, now) in found.items()
+        node: Facts(told.get(node, {}), time_of(now) / 1000, settings[node], probed, module)
+        for node, (now,) in times.items()
     }
+
+
+def _probed(session: Session) -> Flow[Probed | None]:
+    """Probe the server, at the keys of a filter if this user may touch no others; None if none can be probed."""
+    found = yield from unless_withheld(probe(session))
+    if found is None:
+        for name in (yield from unless_withheld(names(session))) or ():
+            keys = FilterKeys(session.keys.prefix, name)
+            found = yield from unless_withheld(probe(session, keys=keys))
+            if found is not None:
+                return found
+    return found
 
 
 def examine_filter(info: FilterInfo, now: float) -> Finding:
@@ -193,7 +209,7 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
         shards = [keys.shard(shard) for shard in some]
         metas = yield from ask(session, *(each.read_meta for each in shards))
         times = yield from ask(session, *(for_key(("TIME",), each.meta) for each in shards))
-        holders = yield from ask(session, *(("ZRANGE", each.holders, -1, -1, "WITHSCORES") for each in shards))
+        holders = yield from ask(session, *(("ZRANGE", each.holders, "-1", "-1", "WITHSCORES") for each in shards))
         for shard, meta, now, last in zip(some, map(to_mapping, metas), map(time_of, times), holders, strict=True):
             ahead = [*_ahead(meta, now / 1000), *_held_far(meta, to_scores(last), now / 1000)]
             told += [f"shard {shard}: {', '.join(ahead)}"] if ahead else []
@@ -222,6 +238,17 @@ def _held_far(meta: Mapping[str, str], last: Sequence[tuple[bytes, float]], now:
     return [f"claims held for {seconds:,.0f} s" for seconds, most in ahead if seconds > most + AHEAD]
 
 
+def _of_info(check: Callable[[Facts], Finding]) -> Callable[[Facts], Finding]:
+    """Wrap an examination of what INFO tells: without it nothing can be said."""
+
+    @functools.wraps(check)
+    def told(facts: Facts) -> Finding:
+        return check(facts) if facts.info else Finding("note", check.__name__.removeprefix("_"), _NO_INFO)
+
+    return told
+
+
+@_of_info
 def _version(facts: Facts) -> Finding:
     if is_old(facts.info):
         return Finding("danger", "version", f"{name_of(facts.info)} is too old: upgrade it to 6.2 or newer")
@@ -230,7 +257,7 @@ def _version(facts: Facts) -> Finding:
 
 def _scripts(facts: Facts) -> Finding:
     if facts.probed is None:
-        return Finding("note", "Lua", "cannot tell: this user may not run EVALSHA, or touch the keys")
+        return Finding("note", "Lua", _NO_PROBE)
     if facts.probed.lacks:
         text = f"the scripts do not run here: {facts.probed.lacks}: {remedy(facts.probed, facts.info)}"
         return Finding("danger", "Lua", text)
@@ -239,12 +266,11 @@ def _scripts(facts: Facts) -> Finding:
 
 def _rights(facts: Facts) -> Finding:
     if facts.probed is None:
-        text = "EVALSHA, or touch the keys, so all scripts are refused"
-    elif facts.probed.forbidden:
+        return Finding("note", "rights", _NO_PROBE)
+    if facts.probed.forbidden:
         text = f"{', '.join(facts.probed.forbidden)}, so the scripts that call them are refused"
-    else:
-        return Finding("ok", "rights", "this user may run every command of the scripts")
-    return Finding("note", "rights", f"this user may not run {text}: {MEND} unless that is meant")
+        return Finding("note", "rights", f"this user may not run {text}: {MEND} unless that is meant")
+    return Finding("ok", "rights", "this user may run every command of the scripts")
 
 
 def _eviction(facts: Facts) -> Finding:
@@ -256,6 +282,7 @@ def _eviction(facts: Facts) -> Finding:
     return Finding("ok", "eviction", policy)
 
 
+@_of_info
 def _memory(facts: Facts) -> Finding:
     limit, used = int(facts.info.get("maxmemory", 0)), int(facts.info.get("used_memory", 0))
     if not limit:
@@ -270,6 +297,8 @@ def _memory(facts: Facts) -> Finding:
 
 
 def _persistence(facts: Facts) -> Finding:
+    if "appendonly" not in facts.settings and not facts.info:
+        return Finding("note", "persistence", _NO_INFO)
     if "appendonly" not in facts.settings:
         on = facts.info.get("aof_enabled") == "1"
         text = f"append-only file {'on' if on else 'off'}; cannot tell more, as this user may not run CONFIG GET"
@@ -287,6 +316,7 @@ def _persistence(facts: Facts) -> Finding:
     return Finding("danger", "persistence", "none: a restart loses everything; CONFIG SET appendonly yes")
 
 
+@_of_info
 def _disk(facts: Facts) -> Finding:
     names = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
     failed = [name for name in names if facts.info.get(name, "ok") != "ok"]
@@ -295,6 +325,7 @@ def _disk(facts: Facts) -> Finding:
     return Finding("ok", "disk", "the last writes succeeded")
 
 
+@_of_info
 def _replication(facts: Facts) -> Finding:
     if facts.info.get("role") == "slave":
         return Finding("danger", "replication", "this is a replica: it refuses inserts; use the primary")

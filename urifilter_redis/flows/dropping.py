@@ -301,9 +301,9 @@ def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:
     pattern = session.keys.beginning + "*"
     found: dict[ShardKeys, list[str]] = {}
     for node in session.routes.masters:
-        cursor: bytes | str | int = 0
+        cursor: bytes | str = "0"
         while True:
-            command = for_node(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
+            command = for_node(("SCAN", cursor, "MATCH", pattern, "COUNT", "1000"), node)
             ((cursor, keys),) = yield from ask(session, command)
             for text in map(text_in, keys):
                 if shard := session.keys.shard_of(text):

@@ -118,7 +118,7 @@ def _claimed(session: Session, limit: int, after: After | None) -> Flow[list[Aft
         taken, left = [], limit - len(found)
         for shard, each, count in zip(shards, asked, counts, strict=True):
             if count and left:
-                taken.append((shard, ("ZRANGEBYLEX", *each, "LIMIT", 0, min(count, left))))
+                taken.append((shard, ("ZRANGEBYLEX", *each, "LIMIT", "0", str(min(count, left)))))
                 left -= min(count, left)
         replies = (yield from ask(session, *(command for _, command in taken))) if taken else []
         found += [(shard, bytes(each)) for (shard, _), reply in zip(taken, replies, strict=True) for each in reply]
@@ -129,7 +129,7 @@ def _claimed(session: Session, limit: int, after: After | None) -> Flow[list[Aft
 
 def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]) -> Flow[list[InHand]]:
     """Return what some members of ``hands`` tell, each with the keys of its shard and the time there, ms."""
-    commands: list[Any] = []
+    commands: list[Arguments] = []
     for keys, _, member in members:
         digest = member[8:]
         commands += [("HMGET", keys.leases, digest, digest + b"+"), ("ZSCORE", keys.holders, member[:8])]
@@ -143,7 +143,7 @@ def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]
 
 
 def _by_score(times: str, most: float | str, least: float | str, limit: int) -> Arguments:
-    return ("ZRANGE", times, most, least, "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
+    return ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(limit), "WITHSCORES")
 
 
 def retry(
@@ -183,7 +183,9 @@ def _noted(session: Session) -> Flow[list[bytes]]:
     yield from read_states(session, [0])  # likewise
     found: list[bytes] = []
     for shards in chunked(range(session.config.shards)):
-        replies = yield from ask(session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], 0, -1) for n in shards))
+        replies = yield from ask(
+            session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], "0", "-1") for n in shards)
+        )
         found += chain.from_iterable(replies)
     return found
 

@@ -100,7 +100,7 @@ def read_members(
     cursor, the same run of the server has answered.
     """
     _, command, _, values = _READ_BY[kind]
-    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", count))
+    ((after, listed),) = yield from ask(session, (command, key, cursor, "COUNT", str(count)))
     run = yield from _run_of(session, key)
     return run, text_in(after), listed[::values]
 
@@ -137,7 +137,7 @@ def condition_of(session: Session) -> Flow[Condition]:
 def _run_of(session: Session, key: bytes) -> Flow[str]:
     run = yield from server_run(session, key)
     if not run:
-        text = f"this user may not run INFO, which shows whether the server was restarted meanwhile: {MEND}"
+        text = f"this user may not run INFO, or the server does not know it: it tells of restarts: {MEND}"
         raise UriFilterError(f"{session.where}: {text}")
     return run
 

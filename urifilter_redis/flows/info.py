@@ -16,9 +16,10 @@ from urifilter_redis.bloom.sizing import (
     module_rate,
 )
 from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic reads annotations
-from urifilter_redis.engine.queries import ask, server_time
+from urifilter_redis.engine.queries import ask, server_time, unless_withheld
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
+from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT
@@ -130,6 +131,7 @@ class FilterInfo(Shape):
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
         claims: what is in hand; None: nobody has claimed.
+        loss: restores from checkpoints that nobody has acknowledged; None: there are none.
         near_cache: the use of the near cache of the object that was asked; None: it has none.
 
     Example:
@@ -163,6 +165,7 @@ class FilterInfo(Shape):
     archived: int
     live_slices: tuple[SliceInfo, ...]
     claims: ClaimsInfo | None
+    loss: Loss | None = None
     near_cache: NearCacheInfo | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,6 +216,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         archived=sum(shard.archived for shard in shards),
         live_slices=tuple(_slice_info(config, each, now) for each in _by_age(of_shards)),
         claims=(yield from claims_info(session, states, now)),
+        loss=loss_in(states),
         near_cache=None if session.near is None else session.near.info,
     )
 
@@ -259,9 +263,9 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         live = [keys.slice(each.name) for each in state.view.slices]
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.next, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
-        usage = (("MEMORY", "USAGE", key, "SAMPLES", FIELDS_A_SAMPLE) for key in every)
-        forgotten, *found = yield from ask(session, ("ZCARD", keys.forgotten), *usage)
-        memory = [each or 0 for each in found]
+        usage = (("MEMORY", "USAGE", key, "SAMPLES", str(FIELDS_A_SAMPLE)) for key in every)
+        (forgotten,) = yield from ask(session, ("ZCARD", keys.forgotten))
+        memory = [each or 0 for each in (yield from unless_withheld(ask(session, *usage))) or ()]
         parts = parts_of(config, state)
         if config.layout == REDISBLOOM:
             lengths = yield from _read_module(session, keys, parts)
@@ -272,7 +276,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
-            return _Shard(state, forgotten, sum(memory), sum(memory[len(own) :]), lengths, parts)
+            return _Shard(state, forgotten, sum(memory or lengths), sum(memory[len(own) :]), lengths, parts)
 
 
 def _read_module(session: Session, keys: ShardKeys, parts: Sequence[Part]) -> Flow[list[int]]:

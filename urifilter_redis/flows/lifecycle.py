@@ -16,6 +16,7 @@ from urifilter_redis.errors import (
     ServerFull,
     ServerUnavailable,
     SliceLost,
+    Unsupported,
     UriFilterError,
 )
 from urifilter_redis.flows.auto_rotate import tell_who_rotates
@@ -31,6 +32,7 @@ from urifilter_redis.flows.dropping import (
     remove,
     still,
 )
+from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.probe import check_module, on_a_checked_server
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.protocol import calls
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = ["create", "names", "open_"]
+__all__ = ["create", "names", "open_", "restore_by_hand"]
 
 #: The position of a replica's state in the reply of ROLE.
 _STATE = 3
@@ -88,7 +90,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
             else:
                 yield from _make_anew(session, settings, large=large, items=items)
             yield from keep_listed(session)
-        except ServerUnavailable:
+        except (ServerUnavailable, Unsupported):
             raise
         except FilterNotFound:
             if attempt == TRIES:
@@ -135,6 +137,14 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     _check_uid(session, uid, config.uid)
     yield from _restore_registered(session, config)
+    return session.config
+
+
+def restore_by_hand(session: Session) -> Flow[Config]:
+    """Open the filter as somebody who asks for its restore, and so knows of what is lost; raises as ``open_``."""
+    session.by_hand = True
+    yield from open_(session)
+    yield from acknowledge(session)
     return session.config
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, masters_without
-from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.errors import ServerUnavailable, Unsupported
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import nonsense, text_in, to_fields
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import FilterKeys
 
 __all__ = [
     "Probed",
@@ -64,8 +65,8 @@ _UNKNOWN = re.compile(r"unknown command\W+(\w+)", re.IGNORECASE)
 def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
     """Wrap a flow that opens a filter: the server is checked before it, and this user's rights are after it.
 
-    The wrapped flow raises ServerUnavailable if the scripts do not run on the server, with nothing written, or if this
-    user may not run ``contains``. It logs other scripts that the server will refuse.
+    The wrapped flow raises Unsupported if the scripts do not run on the server, with nothing written, and
+    ServerUnavailable if this user may not run ``contains``. It logs other scripts that the server will refuse.
     """
 
     @functools.wraps(flow)
@@ -88,7 +89,7 @@ def _check_server(session: Session) -> Flow[tuple[str, ...]]:
         except ServerUnavailable:  # it does not know INFO, or went away
             info = {}
         text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
-        raise ServerUnavailable(f"{session.where}: {text}")
+        raise Unsupported(f"{session.where}: {text}")
     return found.forbidden
 
 
@@ -98,19 +99,20 @@ def check_module(session: Session, layout: str) -> Flow[None]:
     An old module that does not know all of their arguments does not do.
 
     Raises:
-        ServerUnavailable: the server does not have them.
+        Unsupported: the server does not have them.
     """
     if layout != REDISBLOOM:
         return
     found = yield from probe(session, layout)
     if found.lacks:
         advice = "use Redis 8, or load RedisBloom (2.8 was tried), or take layout blocked, which needs no module"
-        raise ServerUnavailable(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
+        raise Unsupported(f"{session.where}: layout redisbloom needs {', '.join(found.unknown)}: {advice}")
     if lacking := (yield from masters_without(session, "BF.MADD")):  # one of them has been probed
-        text = f"layout redisbloom needs BF.* on each master, and {', '.join(lacking)} does not know them"
-        raise ServerUnavailable(f"{session.where}: {text}: load RedisBloom there, or take layout blocked")
+        which = "one of them" if session.discreet else ", ".join(lacking)
+        text = f"layout redisbloom needs BF.* on each master, and {which} does not know them"
+        raise Unsupported(f"{session.where}: {text}: load RedisBloom there, or take layout blocked")
     if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
-        raise ServerUnavailable(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
+        raise Unsupported(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
     session.forbidden = (*session.forbidden, *found.forbidden)
 
 
@@ -183,14 +185,16 @@ class Probed:
         return " and ".join(texts)
 
 
-def probe(session: Session, layout: str = "") -> Flow[Probed]:
+def probe(session: Session, layout: str = "", keys: FilterKeys | None = None) -> Flow[Probed]:
     """Return the commands and functions that the scripts need and do not have; for redisbloom those of the module.
+
+    ``keys`` are those at which commands are tried; None: the session's.
 
     Raises:
         ServerUnavailable: the server is away, or refuses scripts: this user may not run or load them, say.
     """
     try:
-        (reply,) = yield from ask(session, calls.probe(session.keys.shard(0), layout))
+        (reply,) = yield from ask(session, calls.probe((keys or session.keys).shard(0), layout))
     except ServerUnavailable as error:
         if command := _UNKNOWN.search(str(error)):  # a server without scripts
             return Probed(unknown=(command[1].upper(),))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.bloom.sizing import REDISBLOOM
+from urifilter_redis.flows.loss import loss_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ __all__ = ["CODES", "fullness", "problems_of", "room"]
 
 #: The codes, the worst first, each with its level: ``danger`` (a promise does not hold) or ``note``.
 CODES = {
+    "lost_items": "danger",
     "over_capacity": "danger",
     "error_rate": "danger",
     "restoring": "note",
@@ -71,6 +73,8 @@ def problems_of(info: FilterInfo, now: float, *, written: bool = False) -> Itera
         now: the server's time, seconds since 1970.
         written: whether items were written lately, so that there is something for a checkpoint.
     """
+    if info.loss is not None:
+        yield Problem("lost_items", loss_text(info.loss, info.shards, info.name))
     yield from _capacity(info)
     if info.phase == "restoring":
         yield Problem("restoring", "a restore is under way, or was left unfinished: run urifilter restore")

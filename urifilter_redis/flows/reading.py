@@ -112,7 +112,7 @@ def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
             found += counted.count(1) + 2 * counted.count(2)
         return found / slice_.units
     for spans in chunked(list(piece_spans(slice_.size)), PIECES_A_PIPELINE):
-        found += sum((yield from ask(session, *(("BITCOUNT", key, at, at + length - 1) for at, length in spans))))
+        found += sum((yield from ask(session, *(("BITCOUNT", key, *_ends(each)) for each in spans))))
     return found / (slice_.units if layout == "classic" else 8 * slice_.size)
 
 
@@ -155,4 +155,10 @@ def _with_texts(session: Session, key: str, digests: list[bytes]) -> Flow[list[L
 
 
 def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:
-    return (yield from ask(session, *(("GETRANGE", key, at, at + length - 1) for at, length in spans)))
+    return (yield from ask(session, *(("GETRANGE", key, *_ends(each)) for each in spans)))
+
+
+def _ends(span: tuple[int, int]) -> tuple[str, str]:
+    """Return the first and the last position of a span, which is a position and a length."""
+    at, length = span
+    return str(at), str(at + length - 1)

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.engine.holdings import Claim, Found, Holdings, Outstanding
@@ -76,7 +76,7 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
 
     A failure after something was found ends the round, and is not raised.
     """
-    shards = session.config.shards
+    shards, begun = session.config.shards, holdings.begin_round()
     first, record = made.start(shards)
     holdings.partial = True
     try:
@@ -91,16 +91,23 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
         made.error = made.error or error
     if made.error is not None and not made.found:
         raise made.error
-    holdings.note_round(len(made.found))
+    holdings.note_round(len(made.found), begun)
     return [claim for _, _, claim in made.found]
 
 
-def outstanding(session: Session, holdings: Holdings) -> Flow[Outstanding]:
-    """Return how much others have in hand, after an inspection of the shards that had none of late."""
-    for shards in chunked(holdings.with_old_figures(range(session.config.shards)), INSPECTED_AT_ONCE):
-        yield from _inspect(session, holdings, shards)
+def outstanding(session: Session, holdings: Holdings, within: float | None = None) -> Flow[Outstanding]:
+    """Return how much others have in hand, after an inspection of the shards that had none of late.
+
+    That there is nothing is said only after an inspection of all shards, because a crawl ends by it.
+    """
+    begun, shards = monotonic(), range(session.config.shards)
+    for some in chunked(holdings.with_old_figures(shards), INSPECTED_AT_ONCE):
+        yield from _inspect(session, holdings, some)
     holdings.partial = False
-    return holdings.outstanding()
+    if holdings.must_read(within):
+        for some in chunked(holdings.read_before(shards, begun), INSPECTED_AT_ONCE):
+            yield from _inspect(session, holdings, some)
+    return holdings.outstanding(within)
 
 
 def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record: str = "") -> Flow[list[int]]:
@@ -113,17 +120,18 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
     that took in hand must be told before the limit is reached.
     """
     own = bytes.fromhex(holdings.holding.holder)
-    commands: list[Any] = []
+    commands: list[calls.Arguments] = []
     for shard in shards:
         keys = session.keys.shard(shard)
         commands += [
             time_at(session, shard),
             ("ZCARD", keys.hands),
             ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
-            ("ZRANGE", keys.holders, 0, 1, "WITHSCORES"),
-            ("ZRANGE", keys.holders, -1, -1, "WITHSCORES"),
+            ("ZRANGE", keys.holders, "0", "1", "WITHSCORES"),
+            ("ZRANGE", keys.holders, "-1", "-1", "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
         ]
+    asked = monotonic()
     replies = yield from ask(session, *commands)
     at = monotonic()
     due: list[int] = []
@@ -135,7 +143,7 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
         too_long = any(until > now + longest for _, until in to_scores(latest))
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
         others = int(in_hand) - holdings.known(shard, int(owned))
-        holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000)
+        holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000, asked)
         if recorded:
             again.append(shard)
         elif (dies is not None and dies <= now) or too_long:
@@ -228,6 +236,26 @@ def beat(session: Session, holdings: Holdings) -> Flow[None]:
         raise errors[0]
 
 
+def prolong(session: Session, holdings: Holdings) -> Flow[None]:
+    """Beat where the holder has something in hand, or may have, and made no call of late; nothing is given back.
+
+    Raises:
+        UriFilterError: the first failure; all that did not fail was done.
+    """
+    errors: list[UriFilterError] = []
+    for shards in chunked(holdings.silent(range(session.config.shards))):
+        at, uid, keys = monotonic(), session.config.uid, session.keys
+        requests = [Request.of(claims.beat(uid, keys.shard(shard), holdings.holding)) for shard in shards]
+        yield from exchange(session, requests)
+        for shard, request in zip(shards, requests, strict=True):
+            if request.error is None:
+                holdings.has_beaten(shard, at)
+            else:
+                errors.append(request.error)
+    if errors:
+        raise errors[0]
+
+
 def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
     """Give back the items that only the server has in a holder's hands, and drop those that it has not.
 
@@ -275,7 +303,7 @@ def _digests_in_hand(session: Session, holdings: Holdings, shard: int) -> Flow[s
     there: set[bytes] = set()
     start, end = claims.hands_of(bytes.fromhex(holdings.holding.holder))
     while True:
-        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", 0, A_PAGE))
+        (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", "0", str(A_PAGE)))
         there.update(member[8:] for member in page)
         if len(page) < A_PAGE:
             return there

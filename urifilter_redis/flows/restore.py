@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import secrets
 import time
 from collections import deque
@@ -16,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored
@@ -28,8 +28,10 @@ from urifilter_redis.errors import (
     Restoring,
     RotationConflict,
     ServerUnavailable,
+    SliceLost,
 )
 from urifilter_redis.flows.capacity import check_free
+from urifilter_redis.flows.loss import Loss, loss_in, loss_note, loss_text
 from urifilter_redis.flows.reading import bits_of, items_in
 from urifilter_redis.flows.restore_plan import Archived, Plan, Records, plan, worked_on
 from urifilter_redis.flows.rotation import finish_rotation
@@ -40,17 +42,20 @@ from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, read_pieces, verify
 from urifilter_redis.storage.checkpoints import last_good, newest, places
 from urifilter_redis.storage.documents import Content, Manifest, piece_spans
-from urifilter_redis.storage.registry import check_registered, is_complete, require_archive
+from urifilter_redis.storage.registry import check_registered, find_registration, require_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from urifilter_redis.bloom.sizing import Slice
+    from urifilter_redis.engine.backend import Key
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
 __all__ = ["ensure", "restore", "restoring"]
+
+log = logging.getLogger("urifilter_redis")
 
 #: Seconds between two signs of life; to the scripts, 15 s of silence mean death.
 BEAT = 4.0
@@ -77,6 +82,7 @@ def ensure(session: Session) -> Flow[Restored | None]:
     Raises:
         Restoring: another process is restoring the filter.
         ArchiveCorrupt: the archive has no sound checkpoint of a shard; Redis is unchanged.
+        SliceLost: Redis has lost a bitmap of which the archive has no copy yet; Redis is unchanged.
         ConfigMismatch: Redis has another filter of this name.
     """
     for _ in range(TRIES):
@@ -110,6 +116,8 @@ def restore(session: Session, seen: Mapping[int, str]) -> Flow[Restored]:
             yield from restorer.give_up()
         raise
     _given_up.pop(where, None)
+    if restorer.loss is not None and not session.by_hand:
+        log.error("%s: %s", session.where, loss_text(restorer.loss, session.config.shards, session.keys.name))
     return done
 
 
@@ -200,6 +208,7 @@ class _Restorer:
         self._session, self._backend, self._config = session, require_archive(session), session.config
         self.token = secrets.token_hex(8)
         self._seen, self._given_up = seen, " ".join(given_up) or "-"
+        self.loss: Loss | None = None  # what was noted as lost
         self._shards: dict[int, _Found] = {}  # the shards that are taken, and neither finished nor given back
         self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
         self._beaten = time.monotonic()
@@ -220,9 +229,10 @@ class _Restorer:
 
         Raises:
             ArchiveCorrupt: the checkpoints of a shard are gone.
+            SliceLost: a bitmap is lost, and the archive has no copy of it.
         """
         name = self._session.keys.name
-        complete = is_complete((yield from self._backend.read(Key(name))))
+        complete = (yield from find_registration(self._backend, name)).complete
         keys = yield from self._backend.keys(name)
         slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
         for shard, found in list(self._shards.items()):
@@ -232,7 +242,27 @@ class _Restorer:
                 del self._shards[shard]
             elif complete and not found.archived.number:
                 raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
+            else:
+                self._check_copies(shard, found)
         yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
+
+    def _check_copies(self, shard: int, found: _Found) -> None:
+        """Check that a shard which was whole once has a copy of each bitmap that Redis has lost: none is made empty.
+
+        Shard 0 is made last, so the others were whole if it is there. One that was arranged was checked before that.
+        """
+        first = self._shards.get(0)
+        if found.arranged or found.archived.checkpoint or (first is not None and first.ours is None):
+            return
+        lost = "meta"
+        if found.ours is not None:
+            planned = plan(self._config, found.ours, found.present, found.archived, now=0)
+            gone = [each.name for each in found.ours.view.slices if each.name not in found.present]
+            lost = ", ".join(name for name in gone if not planned.sources.get(name))
+        if lost:
+            text = f"shard {shard} has LOST {lost}, and the archive has no checkpoint of it yet"
+            advice = "nothing brings its items back: drop the filter, and create it anew"
+            raise SliceLost(f"{self._session.where}: {text}: {advice}")
 
     def size(self) -> int:
         """Return the bytes of the bitmaps that ``write`` allocates, and of the leases that it may write."""
@@ -261,13 +291,17 @@ class _Restorer:
     def write(self) -> Flow[Restored]:
         """Restore the shards, the first one last, because no client can open the filter without it."""
         done: list[Archived] = []
+        noted: list[ShardState] = []
+        known = any(found.archived.checkpoint or found.archived.slices for found in self._shards.values())
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
             self._writing = shard
-            yield from self._restore(shard, found)
+            state = yield from self._restore(shard, found, loss=known)
+            noted.append(state)
             del self._shards[shard]
             done.append(found.archived)
             self._session.report(len(done), len(done) + len(self._shards))
+        self.loss = loss_in(noted)
         lasts = [each.checkpoint for each in done if each.checkpoint]
         number = max((last.number for last in lasts), default=0)
         begun = min((last.begun for last in lasts), default=None)
@@ -332,14 +366,16 @@ class _Restorer:
         """Read pieces of an archived bitmap as integers, so that ``|`` merges two pieces."""
         return as_numbers((yield from read_pieces(self._backend, self._session.keys.name, content, first, last)))
 
-    def _restore(self, shard: int, found: _Found) -> Flow[None]:
-        """Restore one shard."""
+    def _restore(self, shard: int, found: _Found, *, loss: bool) -> Flow[ShardState]:
+        """Restore one shard; return its state. ``loss``: note it as a restore of something that was there before."""
         session, keys, checkpoint = self._session, self._session.keys.shard(shard), found.archived.checkpoint
         now = yield from server_time(session, shard)
         if found.worked is None:
             found.worked = yield from worked_on(session, shard, found.ours, checkpoint)
         planned = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
-        state, doomed = planned.state, planned.doomed
+        begun = checkpoint.begun if checkpoint else 0
+        lost = loss_note(found.ours, now, begun) if loss else ""
+        state, doomed = replace(planned.state, lost=lost), planned.doomed
         names = [each.name for each in state.view.slices]
         if found.ours is None:  # slices without meta may be of any filter
             doomed = names
@@ -374,6 +410,7 @@ class _Restorer:
         values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
         fields = [str(each) for pair in values.items() for each in pair]
         yield from ask(session, self._call("finish", shard, fields=fields, names=names))
+        return state
 
     def _fill(self, shard: int, slice_: Slice, planned: Plan, newer: str) -> Flow[bool]:
         """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
@@ -449,5 +486,6 @@ def _fields(config: Config, state: ShardState, created: str | None, *, worked: b
         "given_up": state.given_up or None,
         "created": created or None,
         "worked": int(worked),
+        "lost": state.lost or None,
     }
     return [text for name, value in values.items() if value is not None for text in (name, str(value))]

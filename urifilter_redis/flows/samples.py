@@ -148,10 +148,11 @@ def keep(session: Session, sample: Sample, known: Sequence[Sample]) -> Flow[bool
     """
     key = session.keys.shard(0).rates
     gone = {*outdated(known, sample.at), *(each.minute for each in known if each.uid != sample.uid)} - {sample.minute}
-    commands: list[Arguments] = [("HSETNX", key, sample.minute, json.dumps(astuple(sample), separators=(",", ":")))]
+    text = json.dumps(astuple(sample), separators=(",", ":"))
+    commands: list[Arguments] = [("HSETNX", key, str(sample.minute), text)]
     if gone:
-        commands.append(("HDEL", key, *gone))
-    written, *_ = yield from ask(session, *commands, ("EXPIRE", key, EXPIRES))
+        commands.append(("HDEL", key, *map(str, gone)))
+    written, *_ = yield from ask(session, *commands, ("EXPIRE", key, str(EXPIRES)))
     return bool(written)
 
 

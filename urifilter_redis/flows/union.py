@@ -78,8 +78,7 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
     if session.config.layout == REDISBLOOM:
         text = "filters of layout redisbloom cannot be merged, because the server does not merge them"
         raise UriFilterError(f"{session.where}: {text}: take layout blocked, or classic")
-    keys = [FilterKeys(session.keys.prefix, name) for name in sources]
-    opened = [Session(each, session.server, session.timeouts, routes=session.routes) for each in keys]
+    opened = [_source(session, name) for name in sources]
     for source in opened:  # all are checked before any is merged
         yield from open_(source)
         _check_settings(session, source)
@@ -92,6 +91,15 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
             done += 1
             session.report(done, len(opened) * session.config.shards)
     return round(added)
+
+
+def _source(session: Session, name: str) -> Session:
+    """Return a session of a source; its errors tell as much of the server as the session's own do."""
+    where = f"filter {name!r}" if session.discreet else ""
+    keys = FilterKeys(session.keys.prefix, name)
+    return Session(
+        keys, session.server, session.timeouts, where=where, discreet=session.discreet, routes=session.routes
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 #: One command with its arguments, as redis-py packs it.
-Arguments: TypeAlias = tuple[str | bytes | int | float, ...]
+Arguments: TypeAlias = tuple[str | bytes, ...]
 
 #: Most items of one call, so that no call holds the server for long (500 items take 1 to 8 ms).
 ITEMS_A_CALL = 500
@@ -81,11 +81,11 @@ class Call:
 
     script: Script
     keys: tuple[str, ...]
-    args: tuple[str | bytes | int, ...]
+    args: Arguments
 
     def command(self) -> Arguments:
         """Return EVALSHA and its arguments."""
-        return ("EVALSHA", self.script.sha1, len(self.keys), *self.keys, *self.args)
+        return ("EVALSHA", self.script.sha1, str(len(self.keys)), *self.keys, *self.args)
 
 
 class CallBuilder:
@@ -110,7 +110,7 @@ class CallBuilder:
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
         items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
-        return Call(self._script, self._keys, (self._uid, call_id, max_age, *items))
+        return Call(self._script, self._keys, (self._uid, call_id, str(max_age), *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -130,7 +130,7 @@ def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
     return CallBuilder(command, config, keys, view).call(call_id, digests, max_age)
 
 
-def encoded(digests: Sequence[bytes] | bytes, *given: str | bytes | int) -> tuple[str | bytes | int, ...]:
+def encoded(digests: Sequence[bytes] | bytes, *given: str | bytes) -> Arguments:
     """Return the encoding, the arguments that stand before the items, and the items."""
     if isinstance(digests, bytes):
         return "bin", *given, digests
@@ -154,7 +154,7 @@ def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = (
     """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *slices)
-    size: int | str = config.bytes
+    size = str(config.bytes)
     if config.layout == REDISBLOOM:
         size = f"{slice_share(config)}/{config.units}"
     return Call(scripts.load("create", config.layout), all_keys, (step, config.uid, size, *fields))
@@ -190,7 +190,8 @@ def turn(  # noqa: PLR0913 - likewise
         names: the names of the live slices after the turn, oldest first; then those of other slices that go.
     """
     all_keys = (keys.meta, keys.next, *map(keys.slice, names))
-    arguments = (step, state.uid, state.epoch, token, new.units, new.size, limit, period, by, opened)
+    numbers = map(str, (new.units, new.size, limit, period, by, opened))
+    arguments = (step, state.uid, str(state.epoch), token, *numbers)
     if rate is None:
         return Call(scripts.load("turn"), all_keys, arguments)
     return Call(scripts.load("turn", REDISBLOOM), all_keys, (*arguments, str(rate)))
@@ -209,24 +210,25 @@ def build(  # noqa: PLR0913 - likewise
 ) -> Call:
     """Build ``build``: step ``archived``, ``piece``, ``finish`` or ``halted``; its header describes the arguments."""
     all_keys = (keys.meta, *map(keys.slice, ("history", "history_1", "today")))
-    fence = (step, state.uid, state.epoch, state.token)
-    return Call(scripts.load("build"), all_keys, (*fence, number, oldest, offset, data, int(late)))
+    fence = (step, state.uid, str(state.epoch), state.token)
+    numbers = map(str, (number, oldest, offset))
+    return Call(scripts.load("build"), all_keys, (*fence, *numbers, data, str(int(late))))
 
 
 def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str = "", data: bytes = b"") -> Call:  # noqa: PLR0913, PLR0917 - likewise
     """Build ``store``: step ``write`` for one field of the archived slice ``epoch``, or ``delete`` for all of it."""
-    arguments = (step, state.uid, state.epoch, state.token, field, data)
+    arguments = (step, state.uid, str(state.epoch), state.token, field, data)
     return Call(scripts.load("store"), (keys.meta, keys.archived(epoch)), arguments)
 
 
 def expire(uid: str, keys: ShardKeys) -> Call:
     """Build ``expire`` for at most ``EXPIRED_A_CALL`` digests."""
-    return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, EXPIRED_A_CALL))
+    return Call(scripts.load("expire"), (keys.meta, keys.forgotten), (uid, str(EXPIRED_A_CALL)))
 
 
 def reopen(uid: str, keys: ShardKeys, *, doubt: bool = False) -> Call:
     """Build ``reopen``; ``doubt``: the server's clock is wrong now, or the caller's."""
-    return Call(scripts.load("reopen"), (keys.meta,), (uid, int(doubt)))
+    return Call(scripts.load("reopen"), (keys.meta,), (uid, str(int(doubt))))
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise
@@ -235,7 +237,7 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
     """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1."""
     script = scripts.load("merge", config.layout, config.k)
     all_keys = (keys.meta, keys.forgotten, *keys.merging, *live(keys, state.view))
-    return Call(script, all_keys, (config.uid, step, number, at, data, state.epoch))
+    return Call(script, all_keys, (config.uid, step, str(number), str(at), data, str(state.epoch)))
 
 
 def drop(
@@ -246,7 +248,7 @@ def drop(
     The script does nothing if the shard has another identity now than in ``meta``, as it was last read. ``archive``
     says whether the drop also deletes the filter's archive.
     """
-    arguments = (step, identity(meta), int(archive))
+    arguments = (step, identity(meta), str(int(archive)))
     doomed = doomed if step == "delete" else keys.merging[:1]
     return Call(scripts.load("drop"), (keys.meta, *doomed), arguments)
 
@@ -261,7 +263,7 @@ def identity(meta: Mapping[str, str]) -> str:
 
 def checkpoint(step: str, uid: str, keys: ShardKeys, number: int, begun: int = 0) -> Call:
     """Build ``checkpoint``: step ``begin`` with the archive's last number, or ``finish`` with the checkpoint's own."""
-    return Call(scripts.load("checkpoint"), (keys.meta,), (step, uid, number, begun))
+    return Call(scripts.load("checkpoint"), (keys.meta,), (step, uid, str(number), str(begun)))
 
 
 def restore(  # noqa: PLR0913 - likewise
@@ -293,7 +295,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     number: int,
     offset: int = 0,
     slices: Sequence[str] = (),
-    data: Sequence[str | bytes | int] = (),
+    data: Sequence[str | bytes] = (),
 ) -> Call:
     """Build ``refill``: ``allocate`` or ``piece`` of one slice, ``remove``, ``replies``, ``leases`` and so on.
 
@@ -301,12 +303,12 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
     """
     of_claims = (*keys.of_claims, *keys.of_given_up)
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *of_claims, *slices)
-    return Call(scripts.load("refill"), all_keys, (step, uid, token, offset, number, *data))
+    return Call(scripts.load("refill"), all_keys, (step, uid, token, str(offset), str(number), *data))
 
 
 def tend(step: str, uid: str, keys: ShardKeys, token: str, time: int = 0) -> Call:
-    """Build ``tend``: step ``take`` for ``time`` ms, or ``release``."""
-    return Call(scripts.load("tend"), (keys.meta,), (step, uid, token, time))
+    """Build ``tend``: step ``take`` for ``time`` ms, ``release``, or ``acknowledge``."""
+    return Call(scripts.load("tend"), (keys.meta,), (step, uid, token, str(time)))
 
 
 def lease_of(config: Config) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES_A_CALL",
     "CLAIMS_A_CALL",
+    "IN_HAND",
     "LEASE_OF_MANY",
     "LEAST_LEASE",
     "MOST_DELAY",
@@ -57,6 +58,9 @@ __all__ = [
 
 #: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
 CLAIMS_A_CALL = 250
+
+#: The answer of ``claim`` for an item that somebody has in hand.
+IN_HAND = -1
 
 #: Most bytes of what is kept in one call of ``claim``; ``reclaim`` answers as many.
 BYTES_A_CALL = 256 * 1024
@@ -240,7 +244,7 @@ def claim(  # noqa: PLR0913, PLR0917 - the header of the script has as many
     holding: Holding,
 ) -> Call:
     """Build ``claim``; ``kept`` is what the filter keeps of each item. See ``calls.items``."""
-    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease), *kept)
+    arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease)), *kept)
     return Call(scripts.load("claim", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -255,7 +259,7 @@ def commit(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Call:
     """Build ``commit``; with a ``reason``, of at most ``MOST_REASON`` bytes, it gives the items up. See ``claim``."""
     note = "-" if reason is None else b"+" + reason
-    arguments = (config.uid, call_id, 0, *encoded(digests, holding.holder, holding.lease, note))
+    arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease), note))
     return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -275,21 +279,21 @@ def release(  # noqa: PLR0913 - likewise
 
     ``again``: offer what was given up once more.
     """
-    given = (holding.holder, holding.lease, delay_holder, delay, "again" if again else int(failed))
-    arguments = (uid, call_id, 0, *encoded(digests, *given))
+    given = (holding.holder, str(holding.lease), delay_holder, str(delay), "again" if again else str(int(failed)))
+    arguments = (uid, call_id, "0", *encoded(digests, *given))
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up)
     return Call(scripts.load("release"), all_keys, arguments)
 
 
 def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: int) -> Call:
     """Build ``reclaim`` for at most ``limit`` items, 1 to ``RECLAIMED_A_CALL``."""
-    arguments = (uid, call_id, holding.holder, holding.lease, limit)
+    arguments = (uid, call_id, holding.holder, str(holding.lease), str(limit))
     return Call(scripts.load("reclaim"), (keys.meta, keys.replies, *keys.of_claims), arguments)
 
 
 def beat(uid: str, keys: ShardKeys, holding: Holding) -> Call:
     """Build ``beat``."""
-    return Call(scripts.load("beat"), (keys.meta, keys.hands, keys.holders), (uid, holding.holder, holding.lease))
+    return Call(scripts.load("beat"), (keys.meta, keys.hands, keys.holders), (uid, holding.holder, str(holding.lease)))
 
 
 def hands_of(holder: bytes) -> tuple[bytes, bytes]:

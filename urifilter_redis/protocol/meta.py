@@ -107,6 +107,7 @@ class ShardState:
         view: the live slices, and the longest lease.
         halted: rolling, rotating: whether the archive failed in this turn.
         given_up: how many items were given up in all.
+        lost: the times of a restore that nobody has acknowledged, and of its checkpoint, ms; empty: there is none.
     """
 
     uid: str
@@ -131,6 +132,7 @@ class ShardState:
     view: View
     halted: bool = False
     given_up: int = 0
+    lost: str = ""
 
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> ShardState:
@@ -164,6 +166,7 @@ class ShardState:
                 view=View.from_meta(meta, name),
                 halted="halted" in meta,
                 given_up=int(meta.get("given_up", 0)),
+                lost=meta.get("lost", ""),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise damaged(name, repr(error)) from error

@@ -39,6 +39,7 @@ __all__ = [
     "is_ask",
     "is_away",
     "is_readonly",
+    "is_withheld",
     "late_at",
     "needs_mending",
     "node_of",
@@ -211,6 +212,7 @@ _REFUSED_IN_SCRIPT = re.compile(r"executing the script can't|ACL failure in scri
 _KEY = re.compile(r"permissions to access (a key|one of the keys)")
 # These errors stop a script only at or before its first write, because the scripts try every command before.
 _NOTHING_WRITTEN = {"OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM", "WRONGTYPE"}
+_WITHHELD = re.compile(r"NOPERM|unknown (sub)?command", re.IGNORECASE)
 _WORD = re.compile(r"[A-Z]+(?= |$)")
 # Redis 6.2 wraps the error of a command inside a script: "ERR Error running script … -OOM command not …".
 _WRAPPED = re.compile(r"Error running script .*@user_script: ?\d+: -?(?P<inner>[A-Z]+ .*)", re.DOTALL)
@@ -282,6 +284,11 @@ def needs_mending(error: UriFilterError) -> bool:
     """Whether a server refused because of the user, the password, a right or the database: it would do so again."""
     told = [_UNCHANGED.split(_ADVICE[word])[0] for word in _UNTIL_MENDED]
     return any(each in str(error) for each in (*told, _NO_DATABASE))
+
+
+def is_withheld(error: UriFilterError) -> bool:
+    """Whether a server keeps a command from this user: by its ACL, or from everybody by rename-command."""
+    return bool(_WITHHELD.search(str(error)))
 
 
 def forbids_key(outcome: Any) -> bool:

@@ -6,12 +6,12 @@ import ctypes
 import math
 from bisect import bisect
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, FilterKeys, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "ASKING",
@@ -35,13 +35,13 @@ ASKING = ("ASKING",)
 READONLY, READWRITE = ("READONLY",), ("READWRITE",)
 
 #: The position of the key in commands that do not have it directly behind their name.
-_KEY_POSITIONS = {"EVALSHA": 3, "EVAL": 3, "MEMORY": 2}
+_KEY_POSITIONS: Mapping[str | bytes, int] = {"EVALSHA": 3, "EVAL": 3, "MEMORY": 2}
 
 #: The commands without a key.
 _KEYLESS = frozenset({"CLUSTER", "CONFIG", "INFO", "PING", "ROLE", "SCAN", "SCRIPT", "TIME", "WAIT"})
 
 
-class Addressed(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no others than __dict__
+class Addressed(tuple[str | bytes, ...]):  # noqa: SLOT001 - a tuple has no others than __dict__
     """A command that names where it goes. To a server that is no cluster it goes as any other.
 
     Attributes:
@@ -57,28 +57,28 @@ class Addressed(tuple[Any, ...]):  # noqa: SLOT001 - a tuple has no others than 
     replica: bool = False
 
 
-def for_key(command: Sequence[Any], key: str | bytes) -> Addressed:
+def for_key(command: Sequence[str | bytes], key: str | bytes) -> Addressed:
     """Return a command that goes where a key is."""
     made = Addressed(command)
     made.key = key
     return made
 
 
-def for_node(command: Sequence[Any], node: str, *, asking: bool = False) -> Addressed:
+def for_node(command: Sequence[str | bytes], node: str, *, asking: bool = False) -> Addressed:
     """Return a command that goes to a node."""
     made = Addressed(command)
     made.node, made.asking = node, asking
     return made
 
 
-def for_replica(command: Sequence[Any]) -> Addressed:
+def for_replica(command: Sequence[str | bytes]) -> Addressed:
     """Return a command that goes to a replica of the node that has its key, if there is one."""
     made = Addressed(command)
     made.replica = True
     return made
 
 
-def like(command: Sequence[Any], other: Sequence[Any]) -> Addressed:
+def like(command: Sequence[str | bytes], other: Sequence[str | bytes]) -> Addressed:
     """Return a command without a key that goes where another goes."""
     made = Addressed(command)
     if isinstance(other, Addressed):
@@ -87,26 +87,25 @@ def like(command: Sequence[Any], other: Sequence[Any]) -> Addressed:
     return made
 
 
-def slot_of_command(command: Sequence[Any]) -> int:
+def slot_of_command(command: Sequence[str | bytes]) -> int:
     """Return the slot of the command's key; 0 if it has none, because any node will do."""
     key = key_of(command)
     return slot_of(key) if key else 0
 
 
-def key_of(command: Sequence[Any]) -> str | bytes:
+def key_of(command: Sequence[str | bytes]) -> str | bytes:
     """Return the first key of a command; "" if it has none.
 
     Example:
-        >>> key_of(("EVALSHA", "0123…", 1, "urifilter:{news:0}:meta"))
+        >>> key_of(("EVALSHA", "0123…", "1", "urifilter:{news:0}:meta"))
         'urifilter:{news:0}:meta'
     """
     if isinstance(command, Addressed) and command.key:
         return command.key
     name = command[0]
-    if name in _KEYLESS or (name in {"EVAL", "EVALSHA"} and not command[2]):
+    if name in _KEYLESS or (name in {"EVAL", "EVALSHA"} and command[2] == "0"):
         return ""
-    key: str | bytes = command[_KEY_POSITIONS.get(name, 1)]
-    return key
+    return command[_KEY_POSITIONS.get(name, 1)]
 
 
 def first_slots(masters: int) -> list[int]:

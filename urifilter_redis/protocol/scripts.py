@@ -114,6 +114,10 @@ class Script:
         return frozenset(_CALLED.findall(self.source))
 
 
+#: The commands of the scripts that were loaded, by the SHA-1 that EVALSHA names.
+commands_by_sha1: dict[str | bytes, str] = {}
+
+
 @cache
 def load(command: str, layout: str = "", k: int = 0, *, claims: bool = False) -> Script:
     """Compose the script of a command.
@@ -162,7 +166,9 @@ def variants(blocked_k: tuple[int, ...]) -> list[Script]:
 
 
 def _script(name: str, source: str) -> Script:
-    return Script(name, source, _sha1(source.encode()))
+    made = Script(name, source, _sha1(source.encode()))
+    commands_by_sha1[made.sha1] = name.partition(":")[0]
+    return made
 
 
 def _conditions(layout: str, *, claims: bool) -> dict[str, bool]:

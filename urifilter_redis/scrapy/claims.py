@@ -101,8 +101,12 @@ class Reclaiming:
         spider = self._crawl.crawler.spider
         assert spider is not None  # noqa: S101 - it is idle
         try:
-            name, url = named(claim.payload)
-            request = to_request(claim.payload, spider) if name == spider.name else None
+            if (whole := self._crawl.outcomes.whole.get(claim.item)) is not None:
+                name, url = spider.name, whole.url
+            else:
+                name, url = named(claim.payload)
+            made = None if whole is None else whole.copy()
+            request = made or (to_request(claim.payload, spider) if name == spider.name else None)
         except ValueError as error:
             self._crawl.stats.inc_value("urifilter/unreadable")
             self._park([claim.item], f"it cannot be fetched: {error}")

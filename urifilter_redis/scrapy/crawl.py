@@ -82,9 +82,15 @@ class Crawl:
             await asyncio.sleep(_PAUSE)
 
     def item(self, request: Request) -> str | bytes:
-        """Return the item of a request."""
+        """Return the item of a request; a key that makes no item closes the spider, and a TypeError names it."""
         if self.options.key is not None:
-            return self.options.key(request)
+            item: object = self.options.key(request)
+            if isinstance(item, str | bytes):
+                return item
+            self.close_spider("urifilter_error")
+            raise TypeError(
+                f"URIFILTER_KEY is a function that returns text or bytes, and not {item!r}, as of {request}"
+            )
         assert self.crawler.request_fingerprinter is not None  # noqa: S101 - there are requests
         return self.crawler.request_fingerprinter.fingerprint(request).hex()
 

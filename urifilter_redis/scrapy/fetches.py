@@ -28,11 +28,13 @@ class Mark(TypedDict):
         items: the items that became "seen", or were claimed, for its page: its own, and those of the addresses that
             redirected to it.
         again: the page is fetched, and what it redirects to, whatever the filter says.
+        visited: the items of the addresses that redirected to it, in their order, as often as each did.
         ask: the filter has to be asked about the request before its download; its own item is not in ``items``.
     """
 
     items: list[str | bytes]
     again: NotRequired[bool]
+    visited: NotRequired[list[str | bytes]]
     ask: NotRequired[bool]
 
 
@@ -45,6 +47,7 @@ class Fetch:
     Attributes:
         items: the items that end with its page.
         again: whether what it redirects to is fetched whatever the filter says.
+        visited: the items of the addresses that redirected to it.
         is_sent: whether it reached the downloader.
         is_downloading: whether there is neither a page nor an error nor a request in its place.
         has_ended: whether the page has no more output.
@@ -55,6 +58,7 @@ class Fetch:
 
     def __init__(self, request: Request, mark: Mark, finish: Callable[[Fetch, Outcome], object]) -> None:
         self.request, self.items, self.again = request, mark["items"], mark.get("again", False)
+        self.visited = mark.get("visited", [])
         self.errback, self._finish = request.errback, finish
         self.is_downloading, self.is_sent, self.has_ended = True, False, False
         self.outcome = Outcome.FAILED
@@ -67,6 +71,10 @@ class Fetch:
             is_refused = isinstance(failure.value, IgnoreRequest) and not self.is_sent  # by robots.txt, for example
             self._finish(self, Outcome.REFUSED if is_refused else Outcome.FAILED)
         return failure if self.errback is None else self.errback(failure)
+
+    def is_redirect(self, request: Request) -> bool:
+        """Whether a request that takes its place is a redirect: it may be that of a retry, which has dont_filter."""
+        return self.is_downloading and request.meta.get("redirect_urls") != self.request.meta.get("redirect_urls")
 
     def outcome_of(self, dropped: Request) -> Outcome:
         """Return the outcome if a request is dropped that takes its place: a redirect's address was fetched."""

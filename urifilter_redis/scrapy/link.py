@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from urifilter_redis.aio import AsyncUriFilter
+from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol.claims import PARKED
@@ -132,6 +133,11 @@ class Link:
         """Return the claim of an item that this process has in hand; None if it has not, as far as it knows."""
         found = [] if self._mine is None else self._mine.claimed([item])
         return found[0] if found else None
+
+    def is_one(self, item: str | bytes, other: str | bytes) -> bool:
+        """Whether two items are one for the filter, as far as it was opened: it may normalise addresses."""
+        change = None if self._filter is None else normalizer(self._filter.config.normalize)
+        return item == other or (change is not None and change(item) == change(other))
 
     async def open(self) -> None:
         """Open the filter. If Redis is away, the crawl begins without, unless ``URIFILTER_ON_ERROR`` is ``close``."""

@@ -13,6 +13,7 @@ from urifilter_redis.scrapy.payloads import url_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from scrapy import Request
     from scrapy.statscollectors import StatsCollector
 
     from urifilter_redis.engine.holdings import Claim
@@ -77,6 +78,8 @@ class Outcomes:
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
         #: back by reclaiming alone, which knows how often they have failed.
         self.failed: dict[str | bytes, Outcome] = {}
+        #: With claims, the requests of which the filter keeps a part only: this crawl tries them again as they are.
+        self.whole: dict[str | bytes, Request] = {}
         #: The number of items that were found, and not fetched before the spider closed.
         self.unfetched = 0
 
@@ -108,6 +111,7 @@ class Outcomes:
             return
         for item in items:
             if outcome is not Outcome.FAILED:
+                self.whole.pop(item, None)
                 self.end(_ENDINGS[outcome], [item])
                 continue
             claim = self._link.claim_of(item)
@@ -217,5 +221,6 @@ class Outcomes:
         self.end(FORGET, [item for item in items if item not in self._link.passed])
 
     def _give_up(self, claim: Claim, failures: int) -> None:
+        self.whole.pop(claim.item, None)
         logger.warning("Gave up %s after %d failures (URIFILTER_CLAIM_FAILURES)", url_of(claim), failures)
         self.end(Ending("give_up", reason=f"failed {failures} times"), [claim.item])

@@ -18,7 +18,34 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.holdings import Claim
 
-__all__ = ["named", "text_of", "to_request", "url_of", "written"]
+__all__ = ["kept_of", "named", "text_of", "to_request", "url_of"]
+
+#: What is kept of a request that cannot be kept whole: all that is sent, or what makes it this request.
+_SENT = ("method", "headers", "body", "cookies"), ("method", "body")
+
+#: The other fields that a spider gives to a request.
+_OTHERS = ("callback", "errback", "meta", "cb_kwargs")
+
+
+def kept_of(request: Request, spider: Spider) -> tuple[str | None, str]:
+    """Return what others get of a request, and what is left out of it: nothing, if it is kept whole.
+
+    A request that cannot be kept whole is kept as it is sent. If that is too long, too, others get its method, address
+    and body, or nothing: a request without its body would be another one.
+    """
+    try:
+        return text_of(request, spider), ""
+    except ValueError as error:
+        why = error
+    lost = [name for name in _OTHERS if getattr(request, name)]
+    for names in _SENT:
+        lost += [name for name in ("headers", "cookies") if name not in names and getattr(request, name)]
+        try:
+            text = text_of(Request(request.url, **{name: getattr(request, name) for name in names}), spider)
+        except ValueError:
+            continue
+        return text, f"{', '.join(lost)} ({why})"
+    return None, f"all of it ({why})"
 
 
 def text_of(request: Request, spider: Spider) -> str:
@@ -36,11 +63,11 @@ def text_of(request: Request, spider: Spider) -> str:
     fields["body"] = base64.b64encode(fields["body"]).decode()
     fields = {name: value for name, value in fields.items() if value}  # the others are as they are by default
     try:
-        text = written(spider, fields)
+        text = json.dumps({"spider": spider.name, "request": fields}, allow_nan=False, separators=(",", ":"))
     except TypeError as error:
         raise ValueError(str(error)) from None
     if not all(_comes_back(fields.get(name)) for name in ("meta", "cb_kwargs", "cookies", "flags")):
-        raise ValueError("a tuple or a key that is no text would come back as something else")
+        raise ValueError("a value that JSON has no kind for, or a key that is no text, would come back as another one")
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     return text
@@ -94,14 +121,10 @@ def _check_class(path: Any) -> None:
 
 def _comes_back(value: Any) -> bool:
     """Whether a value is the same once it was JSON text."""
-    if isinstance(value, dict):
+    kind = type(value)  # and no subclass: an enum would come back as a number, and a Counter as a dict
+    if kind is dict:
         return all(type(name) is str and _comes_back(each) for name, each in value.items())
-    return all(map(_comes_back, value)) if isinstance(value, list) else not isinstance(value, tuple)
-
-
-def written(spider: Spider, fields: dict[str, Any]) -> str:
-    """Return the fields of a request, with the spider's name, as JSON text."""
-    return json.dumps({"spider": spider.name, "request": fields}, allow_nan=False, separators=(",", ":"))
+    return all(map(_comes_back, value)) if kind is list else kind in {str, int, float, bool, type(None)}
 
 
 def _read(text: object) -> dict[str, Any]:

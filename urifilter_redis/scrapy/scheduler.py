@@ -16,14 +16,13 @@ from scrapy.exceptions import NotSupported
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.scrapy.claims import Reclaiming
 from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl
 from urifilter_redis.scrapy.fetches import Mark
 from urifilter_redis.scrapy.link import Answer
 from urifilter_redis.scrapy.options import META
 from urifilter_redis.scrapy.outcomes import Outcome
-from urifilter_redis.scrapy.payloads import text_of, written
+from urifilter_redis.scrapy.payloads import kept_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +43,12 @@ MOST = 500
 _STATS = {Answer.NEW: "urifilter/new", Answer.AGAIN: "urifilter/again", Answer.PASS: "urifilter/unasked"}
 
 
-_URL_ONLY = (
-    "%s is claimed with its address alone, so that another crawl would give its page to parse(): %s - no more of these "
+#: The most visits of an address in a chain of redirects. A second is usual: the first has set a cookie. What goes in a
+#: circle would go on to REDIRECT_MAX_TIMES.
+MOST_VISITS = 3
+
+_NOT_WHOLE = (
+    "%s cannot be kept whole for another crawl, which would give its page to parse() without %s - no more of these "
     "will be shown (see urifilter/url_only)"
 )
 
@@ -54,7 +57,8 @@ class _Question(NamedTuple):
     """A request that waits for an answer.
 
     Attributes:
-        earlier: the items of the addresses that redirected to it.
+        earlier: the items that end with its page: those of the addresses that redirected to it.
+        visited: the items of these addresses, also of those that are another's to end.
         again: whether its page is fetched whatever the filter says.
         is_late: whether it waited in the project's scheduler without an answer.
     """
@@ -62,6 +66,7 @@ class _Question(NamedTuple):
     request: Request
     item: str | bytes
     earlier: list[str | bytes]
+    visited: list[str | bytes]
     again: bool
     is_late: bool = False
 
@@ -86,8 +91,8 @@ class UriFilterScheduler(BaseScheduler):
         self._has_memory, self._has_disk = Scheduler in inner.__mro__, bool(settings.get("JOBDIR"))
         self._questions: deque[_Question] = deque()
         self._asked: list[_Question] = []
-        #: The requests that are claimed with their address alone: another crawl would lose the rest of them.
-        self._url_only: weakref.WeakSet[Request] = weakref.WeakSet()
+        #: Copies of the requests that are claimed and cannot be kept whole: another crawl would lose the rest of them.
+        self._not_whole: weakref.WeakKeyDictionary[Request, Request] = weakref.WeakKeyDictionary()
         self._task: asyncio.Task[None] | None = None
         #: The items of the pages that were fetched although they were seen: once in a crawl, as by Scrapy's own filter.
         self._again: set[str | bytes] = set()
@@ -138,21 +143,20 @@ class UriFilterScheduler(BaseScheduler):
         if self._is_closed:
             return False
         item, again = crawl.item(request), is_start or request.meta.get(META) == "again"
-        earlier: list[str | bytes] = []
         if fetch is not None:
-            is_same, takes_place = item == crawl.item(fetch.request), fetch.is_downloading
-            if request.dont_filter and (is_same or takes_place):  # a retry
+            own, takes_place = crawl.item(fetch.request), fetch.is_downloading
+            if request.dont_filter and (item == own or takes_place) and not fetch.is_redirect(request):  # a retry
                 fetches.replace(fetch)
-                return self._pass_on(request, Mark(items=fetch.items, again=fetch.again))
-            if takes_place and is_same:  # it is dropped, as by Scrapy's own filter
-                fetches.finish(fetch, fetch.outcome_of(request))
-            elif takes_place:
+                return self._pass_on(request, Mark(items=fetch.items, again=fetch.again, visited=fetch.visited))
+            if takes_place:
                 fetches.replace(fetch)
-                earlier, again = fetch.items, again or fetch.again
+                visited = [*fetch.visited, own]
+                self._ask_about(_Question(request, item, fetch.items, visited, again=again or fetch.again))
+                return True
         if request.dont_filter and not is_start:
             fetches.settle(request)
             return bool(self._inner.enqueue_request(request))
-        self._ask_about(_Question(request, item, earlier, again))
+        self._ask_about(_Question(request, item, [], [], again))
         return True
 
     def next_request(self) -> Request | None:
@@ -165,8 +169,8 @@ class UriFilterScheduler(BaseScheduler):
             if mark is None:
                 return cast("Request", request)
             if mark.get("ask"):
-                again = mark.get("again", False)
-                question = _Question(request, crawl.item(request), mark["items"], again, is_late=True)
+                more = mark.get("visited", []), mark.get("again", False)
+                question = _Question(request, crawl.item(request), mark["items"], *more, is_late=True)
                 if not (crawl.link.away and crawl.options.on_error == "pass"):
                     self._ask_about(question)
                     continue
@@ -294,7 +298,7 @@ class UriFilterScheduler(BaseScheduler):
         for each in self._asked:
             if each.is_late:
                 crawl.link.passed.pop(each.item, None)
-            if not crawl.outcomes.knows(each.item):
+            if not (crawl.outcomes.knows(each.item) or self._visits(each)):
                 asked.setdefault(each.item, each.request)
         if not asked:
             return {}
@@ -303,24 +307,28 @@ class UriFilterScheduler(BaseScheduler):
         return dict(zip(asked, answers, strict=True))
 
     def _payload(self, request: Request) -> str | None:
-        """Return the text by which another crawl can fetch a request, or its address; None if that is too long."""
+        """Return the text by which another crawl can fetch a request; None if it is too long."""
         spider = self._crawl.crawler.spider
         assert spider is not None  # noqa: S101 - there are requests
-        try:
-            return text_of(request, spider)
-        except ValueError as error:
-            self._url_only.add(request)
+        text, lost = kept_of(request, spider)
+        if lost and request not in self._not_whole:
+            self._not_whole[request] = request.copy()
             if not self._crawl.stats.get_value("urifilter/url_only"):
-                logger.warning(_URL_ONLY, request, error)
+                logger.warning(_NOT_WHOLE, request, lost)
             self._crawl.stats.inc_value("urifilter/url_only")
-            text = written(spider, {"url": request.url})
-            return text if len(text) <= MOST_BYTES else None
+        return text
 
     def _answer(self, question: _Question, answer: Answer) -> None:
         """Pass on a request that is new; drop one that was seen."""
         crawl, item = self._crawl, question.item
         has_failed, unfiltered = item in crawl.outcomes.failed, question.request.dont_filter
-        if answer is Answer.NEW and has_failed:
+        if answer is Answer.SEEN and (visits := self._visits(question)):
+            if visits < MOST_VISITS:
+                mark = Mark(items=question.earlier, again=question.again, visited=question.visited)
+                self._pass_on(question.request, mark)
+                return
+            has_failed = True
+        elif answer is Answer.NEW and has_failed:
             crawl.outcomes.give_back_again(item)
             answer = Answer.SEEN
         elif question.again and answer in {Answer.NEW, Answer.SEEN} and (unfiltered or not has_failed):
@@ -334,8 +342,8 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.outcomes.share(item)
                 crawl.fetches.settle(question.request)
                 return
-            if answer is Answer.NEW and self._has_memory and not self._has_disk:
-                crawl.outcomes.in_hand.add(item)
+            if answer is Answer.NEW:
+                self._take_in_hand(question)
             self._pass_on(question.request, self._mark(question, answer))
             return
         if question.earlier:
@@ -345,9 +353,21 @@ class UriFilterScheduler(BaseScheduler):
         self._log(question.request, spider)  # type: ignore[arg-type]
         crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
+    def _take_in_hand(self, question: _Question) -> None:
+        """Note that this crawl fetches what is new to it."""
+        outcomes = self._crawl.outcomes
+        if (whole := self._not_whole.pop(question.request, None)) is not None:
+            outcomes.whole[question.item] = whole
+        if self._has_memory and not self._has_disk:
+            outcomes.in_hand.add(question.item)
+
+    def _visits(self, question: _Question) -> int:
+        """Return how often the address of a request has redirected, in any spelling, in the chain that leads to it."""
+        return sum(self._crawl.link.is_one(question.item, each) for each in question.visited)
+
     def _is_for_others(self, question: _Question) -> bool:
         """Whether a request goes to another crawl: there is no room, and another one can do what this one can."""
-        return self.room == 0 and not (question.again or question.earlier or question.request in self._url_only)
+        return self.room == 0 and not (question.again or question.earlier or question.request in self._not_whole)
 
     def _mark(self, question: _Question, answer: Answer) -> Mark:
         """Return the mark of a request that goes on; what was seen, and is fetched again, is another's to end."""
@@ -358,6 +378,8 @@ class UriFilterScheduler(BaseScheduler):
             mark["ask"] = True
         if question.again:
             mark["again"] = True
+        if question.visited:
+            mark["visited"] = question.visited
         return mark
 
 

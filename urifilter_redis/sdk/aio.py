@@ -124,6 +124,24 @@ class AsyncAdmin(AsyncBaseClient):
         """
         return await self._run(self._api.restore(filter_typeid))
 
+    async def acknowledge(self, filter_typeid: str) -> int:
+        """Note that you know of what restores of a filter may have lost, so that it is no problem any more.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            The number of shards whose restore was not acknowledged yet.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> await api.acknowledge("news")
+            0
+        """
+        return await self._run(self._api.acknowledge(filter_typeid))
+
     async def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, of equal geometry, hash and seed.
 
@@ -622,7 +640,12 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> told["info"]["capacity"], told["info"]["layout"]
             (1000, 'blocked')
         """
-        return await self._run(self._api.get(self._api.path_of(filter_typeid)))
+        told = await self._run(self._api.get(self._api.path_of(filter_typeid)))
+        counts = told["info"]["claims"] or {}
+        for each in list(self._claimed):
+            if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+        return told
 
     async def close(self) -> None:
         """Close the connections, those of this event loop; a later call raises ValueError.

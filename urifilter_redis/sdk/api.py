@@ -34,7 +34,7 @@ from urifilter_redis.http_api import (
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered
-from urifilter_redis.sdk.calls import APICall, Part, cuts_of
+from urifilter_redis.sdk.calls import APICall, Limits, Part, cuts_of
 from urifilter_redis.sdk.connection import (
     BAD_RESPONSE,
     TIMEOUTS,
@@ -106,6 +106,7 @@ class API:
         first = first_timeouts(timeouts)
         self.session = Session(FilterKeys(DEFAULT_PREFIX, "any"), shown, first, where=f"the service at {shown}")
         self._timeouts = timeouts
+        self._limits = Limits()
         self.options: dict[str, Any] = {
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
             "timeout": httpx.Timeout(timeouts.reply, connect=timeouts.connect),
@@ -239,6 +240,10 @@ class API:
         """Restore a filter; return its uid."""
         return (yield from self._act(name, "restore", {}))["uid"]  # type: ignore[no-any-return]
 
+    def acknowledge(self, name: str) -> Flow[int]:
+        """Acknowledge the restores of a filter; return the number of shards."""
+        return (yield from self._act(name, "acknowledge", {}))["shards"]  # type: ignore[no-any-return]
+
     def union(self, name: str, sources: Sequence[str], *, over_capacity: bool) -> Flow[int]:
         """Insert all items of other filters; return about how many were added."""
         check_flag("over_capacity", over_capacity)
@@ -277,21 +282,29 @@ class API:
     def resolve(self, call: A) -> Flow[A]:
         """Send the parts of a call that have no answer yet, one after the other; return the call with all answers.
 
-        ``session.pending`` holds the call meanwhile.
+        ``session.pending`` holds the call meanwhile. Parts that are too much for the service are halved.
 
         Raises:
             FilterAPIError: a part got no answer; the error has the answers that arrived.
         """
         self.check_token()
-        for part in call.parts:
-            if part.reply is None:
-                try:
+        at = 0
+        while at < len(call.parts):
+            part = call.parts[at]
+            if part.reply is None and self._limits.exceeded(call, part) and call.halve(at):
+                continue
+            try:
+                if part.reply is None:
                     yield from self._send(call, part)
-                except FilterAPIError as error:
-                    part.note_arrived(error.content.get(call.command.field))
-                    error.indices = [part.start + index for index in error.indices]
-                    with_batch(error, call)
-                    raise
+                at += 1
+            except FilterAPIError as error:
+                if error.error_code in Limits.CODES and call.halve(at):
+                    self._limits.learn(error.error_code, call, part)
+                    continue
+                part.note_arrived(error.content.get(call.command.field))
+                error.indices = [part.start + index for index in error.indices]
+                with_batch(error, call)
+                raise
         return call
 
     def unresolved(self, holdings: Holdings | None = None) -> list[FilterAPIError]:

@@ -6,12 +6,14 @@ import contextlib
 import itertools
 import os
 import re
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.engine.batch import items_of
 from urifilter_redis.errors import BadItem, FilterAPIError
+from urifilter_redis.http_api import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["APICall", "Part", "cuts", "cuts_of", "in_json", "sizes"]
+__all__ = ["APICall", "Limits", "Part", "cuts", "cuts_of", "in_json", "sizes"]
 
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
-#: requests, one after the other.
+#: requests, one after the other. A service with lower limits gets less; see ``Limits``.
 ITEMS_A_REQUEST = 5000
 BYTES_A_REQUEST = 512 << 10
 
@@ -62,6 +64,29 @@ class Part:
         """Whether a reply has an answer for each item of this part."""
         found = reply.get(field)
         return isinstance(found, list) and len(found) == reply.get("total") == len(self.items)
+
+
+class Limits:
+    """What the service takes in one request, as far as its refusals have told."""
+
+    #: The error codes that tell it.
+    CODES: ClassVar[set[str]] = {"too_many_items", "body_too_large"}
+
+    def __init__(self) -> None:
+        self._items, self._body = ITEMS_A_REQUEST, sys.maxsize
+
+    def learn(self, code: str, call: APICall, part: Part) -> None:
+        """Take over the half of what was refused with an error code."""
+        if code == "too_many_items":
+            self._items = min(self._items, max(len(part.items) // 2, 1))
+        else:
+            self._body = min(self._body, len(write_json(call.body(part))) // 2)
+
+    def exceeded(self, call: APICall, part: Part) -> bool:
+        """Whether the service would refuse the request for a part."""
+        if len(part.items) > self._items:
+            return True
+        return self._body < sys.maxsize and len(write_json(call.body(part))) > self._body
 
 
 #: The filter's name, the method's name and max_age of a call.
@@ -118,6 +143,16 @@ class APICall:
     def encoded(self) -> list[bytes]:
         """The bytes of each item."""
         return [each for part in self.parts for each in encode_items(part.items)]
+
+    def halve(self, at: int) -> bool:
+        """Put two parts in the place of one, and return True; False: it has one item, or may have run in one piece."""
+        part = self.parts[at]
+        middle = len(part.items) // 2
+        if not middle or part.in_doubt:
+            return False
+        halves = Part(part.start, part.items[:middle]), Part(part.start + middle, part.items[middle:])
+        self.parts[at : at + 1] = halves
+        return True
 
     def body(self, part: Part) -> dict[str, Any]:
         """Return the body of the request for a part."""

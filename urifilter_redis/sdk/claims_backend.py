@@ -12,9 +12,11 @@ from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, listed
 from urifilter_redis.engine.holdings import Claim, Holdings
+from urifilter_redis.engine.looks import shared
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import COMMANDS, Command
 from urifilter_redis.protocol.claims import (
+    IN_HAND,
     RECLAIMED_A_CALL,
     GivenUp,
     Holding,
@@ -101,14 +103,19 @@ class ClaimsCall(APICall):
 
     def _note(self, holdings: Holdings, part: Part) -> None:
         answers = self.answers_of(part)
+        told = False
         counts = {each["index"]: each for each in (part.reply or {}).get("counts", ())}
         for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
                 holdings.drop(SHARD, encode_item(item))
+            elif answer == IN_HAND:
+                told = told or not holdings.has(SHARD, encode_item(item))
             elif answer == 0:
                 payload = item if self.payloads is None else self.payloads[part.start + index]
                 failures, lapses = (counts.get(index, {}).get(name, 0) for name in ("failures", "lapses"))
                 holdings.take(SHARD, encode_item(item), Claim(item, payload, failures, lapses))
+        if told:
+            holdings.note_others()
         if self.what[1] == "release" and any(answers):
             holdings.note_released(SHARD, self.more["delay"])
 
@@ -211,6 +218,11 @@ class HTTPClaims:
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
         """Take in hand at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
+        return shared(self.holdings, limit, self.patience, self._reclaim(limit, found))
+
+    def _reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        begun = self.holdings.begin_round()
+        self.holdings.partial = True
         try:
             while len(found) < limit:
                 most = min(limit - len(found), RECLAIMED_A_CALL)
@@ -219,10 +231,10 @@ class HTTPClaims:
         except FilterAPIError:
             if not found:
                 raise
-        self.holdings.note_round(len(found))
+        self.holdings.note_round(len(found), begun)
         return [claim for _, _, claim in found]
 
-    def read_outstanding(self) -> Flow[None]:
+    def read_outstanding(self, within: float | None) -> Flow[None]:  # noqa: ARG002 - one request reads all
         """Ask how many items others have."""
         yield from self._reclaim_once(0, [])
 
@@ -291,7 +303,7 @@ class HTTPClaims:
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
         """Send one request; note each item that it took in hand in ``found``; return their number."""
-        part = Part(0, ())
+        part, asked = Part(0, ()), monotonic()
         self.holdings.begin(SHARD, part)
         try:
             yield from self._api.post(self._path("reclaim"), {**self._holder(), "limit": limit}, part, _has_claims)
@@ -306,7 +318,8 @@ class HTTPClaims:
         self.holdings.partial = others is None
         if others is not None:
             due = others["due"]
-            self.holdings.note_figures(SHARD, others["others"], None if due is None else monotonic() + due)
+            dies = None if due is None else monotonic() + due
+            self.holdings.note_figures(SHARD, others["others"], dies, asked)
         return len(part.reply["claims"])
 
     def _holder(self) -> dict[str, Any]:

@@ -124,6 +124,24 @@ class Admin(BlockingBaseClient):
         """
         return self._run(self._api.restore(filter_typeid))
 
+    def acknowledge(self, filter_typeid: str) -> int:
+        """Note that you know of what restores of a filter may have lost, so that it is no problem any more.
+
+        Args:
+            filter_typeid: the filter's name.
+
+        Returns:
+            The number of shards whose restore was not acknowledged yet.
+
+        Raises:
+            FilterAPIError: the service refused, or could not be reached.
+
+        Example:
+            >>> api.acknowledge("news")
+            0
+        """
+        return self._run(self._api.acknowledge(filter_typeid))
+
     def union(self, filter_typeid: str, *sources: str, over_capacity: bool = False) -> int:
         """Insert all items that other filters have seen, of equal geometry, hash and seed.
 
@@ -621,7 +639,12 @@ class FilterAPIClient(Admin):
             >>> told["info"]["capacity"], told["info"]["layout"]
             (1000, 'blocked')
         """
-        return self._run(self._api.get(self._api.path_of(filter_typeid)))
+        told = self._run(self._api.get(self._api.path_of(filter_typeid)))
+        counts = told["info"]["claims"] or {}
+        for each in list(self._claimed):
+            if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+        return told
 
     def close(self) -> None:
         """Close the connections, those of this process; a later call raises ValueError.

@@ -12,7 +12,7 @@ import httpx
 
 from urifilter_redis.engine import steps
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
-from urifilter_redis.http_api import ATTEMPT_HEADER, read_json
+from urifilter_redis.http_api import ATTEMPT_HEADER, OF_NO_ATTEMPT, read_json
 from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Unsent
 
 if TYPE_CHECKING:
@@ -139,13 +139,19 @@ def as_api_error(error: UriFilterError) -> FilterAPIError:
 def outcome_of(session: Session, attempt: str, response: httpx.Response) -> Any:
     """Return the outcome of a response: its content, or a decision about its error.
 
-    A response to another attempt is ``Unanswered``: the connection is out of step and must be closed.
+    A response to another attempt is ``Unanswered``: the connection is out of step and must be closed. One that names no
+    attempt proves nothing either, and no repeat would get another.
     """
     content = _content(response)
     known = isinstance(content.get("error_code"), str)
     answered = response.headers.get(ATTEMPT_HEADER)
-    if answered != attempt and (answered or known or response.is_success):
+    if answered != attempt and (answered or (known and content["error_code"] in OF_NO_ATTEMPT)):
         return Unanswered(ConnectionError("the answer on this connection was another request's"))
+    if not answered and (known or (response.is_success and content)):
+        text = f"{session.where}: the answer has no header {ATTEMPT_HEADER}, so it may be another request's: let the "
+        text += f"gateways before the service pass it on in both directions (HTTP {response.status_code})"
+        error = FilterAPIError(text, error_code=BAD_RESPONSE, status=response.status_code)
+        return Decided(error, Decision.REFUSED)
     if response.is_success and content:
         return content
     if known:

@@ -9,9 +9,10 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import tokens
-from urifilter_redis.service.errors import Refusal
-from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.logs import Seldom, without
 from urifilter_redis.service.middleware import TOKEN
 from urifilter_redis.service.protocol import LOAD
 from urifilter_redis.service.requests import client_of, group_of, header
@@ -76,12 +77,17 @@ class Admission:
         self.usage.use(token.name)
         return token
 
+    def knows(self, filter_name: str) -> bool:  # noqa: ARG002 - for the class below
+        """Whether there is such a filter. A name of none may be a secret in the wrong place, and is in no log."""
+        return False
+
     @contextlib.asynccontextmanager
     async def allowed(self, token: Token, filter_name: str, *, writes: bool, acts: bool = False) -> AsyncIterator[None]:
         """Let a request run once fewer than ``limits.requests`` of its token are running.
 
         Raises:
-            Refusal: the token may not do this, or the request has waited too long for others of the token.
+            Refusal: the token may not do this, or the request has waited too long for others of the token; or an error
+                of the request itself, with a text for the log that has no name of a filter that there is not.
         """
         if not token.may_use(filter_name):
             raise Refusal("forbidden", f"this token is not for filter {filter_name!r}")
@@ -99,6 +105,11 @@ class Admission:
             await slots.acquire()  # at once
         try:
             yield
+        except (Refusal, UriFilterError) as error:
+            refusal = refusal_of(error) if isinstance(error, UriFilterError) else error
+            if refusal.detail and not self.knows(filter_name):
+                refusal.detail = without(refusal.detail, filter_name)
+            raise refusal from None
         finally:
             slots.release()
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from urifilter_redis import errors
 from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
+from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
 from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.logs import shape_of
 from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
 from urifilter_redis.service.requests import NAME_PATTERN, Strict, client_of, query, read, whole
 from urifilter_redis.service.responses import Answer
@@ -37,11 +40,23 @@ _EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted u
 _UID = "the uid of the filter, as `info` tells it: no other of the same name is dropped"
 
 
+#: Seconds to wait for the names of the filters, so that the log has that of a refused action.
+PATIENCE = 0.4
+
 audit = logging.getLogger("urifilter_redis.service.audit")
 
 
 class RotateRequest(Strict):
     """How to close the newest slice of a filter, and begin the next."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["expected_epoch"], "properties": {"expected_epoch": {"type": "integer"}}},
+                {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
+            ]
+        }
+    )
 
     expected_epoch: Annotated[int | None, Field(ge=0, description=_EPOCH), BeforeValidator(whole)] = None
     dry_run: Annotated[bool, Field(description="only tell the epoch that would be reached")] = False
@@ -61,6 +76,10 @@ class CheckpointRequest(Strict):
 
 class RestoreRequest(Strict):
     """No fields: what Redis lacks of a filter is brought back from its archive."""
+
+
+class AcknowledgeRequest(Strict):
+    """No fields: whoever sends it knows of what restores of the filter may have lost."""
 
 
 class UnionRequest(Strict):
@@ -108,7 +127,11 @@ async def _checkpoint(filters: Filters, name: str, asked: CheckpointRequest) -> 
 
 async def _restore(filters: Filters, name: str, _: RestoreRequest) -> dict[str, Any]:
     _check_archive(filters)
-    return {"uid": (await filters.run_anew(name, lifecycle.open_)).uid}
+    return {"uid": (await filters.run_anew(name, lifecycle.restore_by_hand)).uid}
+
+
+async def _acknowledge(filters: Filters, name: str, _: AcknowledgeRequest) -> dict[str, Any]:
+    return {"shards": await filters.run(name, acknowledge)}
 
 
 async def _unite(filters: Filters, name: str, asked: UnionRequest) -> dict[str, Any]:
@@ -143,6 +166,7 @@ ACTIONS: dict[str, tuple[type[BaseModel], Does]] = {
     "rotate": (RotateRequest, _rotate),
     "checkpoint": (CheckpointRequest, _checkpoint),
     "restore": (RestoreRequest, _restore),
+    "acknowledge": (AcknowledgeRequest, _acknowledge),
     "union": (UnionRequest, _unite),
     "drop": (DropRequest, _drop),
 }
@@ -165,10 +189,9 @@ class Admin:
             Refusal: the token may not do this, the body has other fields, or the action failed.
         """
         request.scope[COMMAND], result = action, "internal_error"
-        request.scope[COUNTS] = {"filter": name}
         try:
             content = await self._done(request, name, action)
-            result = "ok"
+            request.scope[COUNTS], result = {"filter": name}, "ok"
         except Refusal as refusal:
             result = refusal.code
             raise
@@ -176,12 +199,24 @@ class Admin:
             fields = {
                 "token": request.scope.get(TOKEN, ""),
                 "client": client_of(request.scope, self._service.settings.trusted_proxies),
-                "filter": name,
+                "filter": name if result == "ok" else await self._shown(request, name),
                 "action": action,
                 "result": result,
             }
             audit.info(line_of(fields), extra={"fields": fields})
         return Answer({"filter": name, **content})
+
+    async def _shown(self, request: Request, name: str) -> str:
+        """Return the name of a refused action for the log, or its shape if there is no such filter.
+
+        Redis is asked for the names of its filters only if the request had a token.
+        """
+        filters = self._service.filters
+        if TOKEN in request.scope and not filters.knows(name):
+            with contextlib.suppress(errors.UriFilterError, TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await filters.names()
+        return name if filters.knows(name) else shape_of(name)
 
     async def _done(self, request: Request, name: str, action: str) -> dict[str, Any]:
         service = self._service

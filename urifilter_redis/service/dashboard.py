@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.engine.queries import server_time
-from urifilter_redis.errors import ServerUnavailable, UriFilterError
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.capacity import full_in
 from urifilter_redis.flows.doctor import findings_of, gather
@@ -259,15 +259,9 @@ class Dashboard:
 
 
 def _examine(session: Session) -> Flow[dict[str, Any]]:
-    try:
-        facts = yield from gather(session)
-    except ServerUnavailable as error:
-        if "NOPERM" not in str(error):
-            raise
-        text = "this user may not run INFO, so nothing is known of Redis"
-        return {"masters": [], "findings": [{"level": "note", "subject": "rights", "text": text}]}
+    facts = yield from gather(session)
     return {
-        "masters": [_master(node, each.info) for node, each in facts.items()],
+        "masters": [_master(node, each.info) for node, each in facts.items() if each.info],
         "findings": [asdict(each) for each in findings_of(session, facts)],
     }
 

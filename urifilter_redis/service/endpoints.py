@@ -144,6 +144,10 @@ class Service(Admission):
         assert self._dashboard is not None  # noqa: S101 - likewise
         return self._dashboard
 
+    def knows(self, filter_name: str) -> bool:
+        """Whether there is such a filter, as far as this worker knows."""
+        return self._filters is not None and self._filters.knows(filter_name)
+
     async def _open_all(self) -> None:
         seldom = Seldom()
         while True:

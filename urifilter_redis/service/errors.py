@@ -24,6 +24,7 @@ _CODES: tuple[tuple[type[errors.UriFilterError], str], ...] = (
     (errors.ServerFull, "server_full"),
     (errors.TooLarge, "server_full"),
     (errors.ServerUnavailable, "server_unavailable"),
+    (errors.Unsupported, "unsupported"),
     (errors.Restoring, "restoring"),
     (errors.FilterNotFound, "filter_not_found"),
     (errors.ConfigMismatch, "config_mismatch"),

@@ -106,6 +106,7 @@ class Filters:
         self._equip(self._server)
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._measured: dict[str, asyncio.Task[Measured]] = {}
+        self._listed: set[str] = set()  # by the last lists of Redis and of the archive
 
     async def run(self, name: str, flow: Callable[[Session], Flow[T]]) -> T:
         """Run a flow on a filter; raises as the flow, or FilterNotFound.
@@ -172,7 +173,13 @@ class Filters:
 
     async def names(self) -> list[str]:
         """List the filters of Redis, of the archive (while it is away: of its last answer) and of the settings."""
-        return sorted(await self.in_redis() | await self.in_archive())
+        self._listed = await self.in_redis() | await self.in_archive()
+        return sorted(self._listed)
+
+    def knows(self, name: str) -> bool:
+        """Whether there was a filter of this name when this was asked last; nothing is sent."""
+        opened = self._sessions.get(name)
+        return name in self._listed or name in self.wanted or (opened is not None and _has_opened(opened))
 
     async def in_redis(self) -> set[str]:
         """Return the names of the filters in Redis, and of those of the settings."""

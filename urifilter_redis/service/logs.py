@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
+import re
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from urifilter_redis.service.tokens import TOKEN_BEGINS
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["JsonFormatter", "Seldom", "configuration", "reopen"]
+__all__ = ["JsonFormatter", "Seldom", "configuration", "on_hangup", "reopen", "shape_of", "without"]
 
 log = logging.getLogger("urifilter_redis.service")
 
@@ -19,6 +26,18 @@ log = logging.getLogger("urifilter_redis.service")
 #: silence of the longest pause a message counts as new.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+
+
+def shape_of(text: str) -> str:
+    """Return what a log may tell of a text that may be a secret: its length, and whether it begins as a token does."""
+    kind = ", like a token" if text.startswith(TOKEN_BEGINS) else ""
+    return f"<{len(text)} characters{kind}>"
+
+
+def without(text: str, secret: str) -> str:
+    """Return a text with the shape of what may be a secret in its place."""
+    ends = "[A-Za-z0-9]"  # a token may end with a hyphen, and then there is no end of a word behind it
+    return re.sub(rf"(?<!{ends}){re.escape(secret)}(?!{ends})", shape_of(secret), text)
 
 
 class Seldom:
@@ -87,3 +106,23 @@ def reopen(file: Path, whole: bool) -> None:  # noqa: FBT001 - passed on as a pa
         with file.open("a") as anew:
             for stream in (1, 2):
                 os.dup2(anew.fileno(), stream)
+
+
+def on_hangup(act: Callable[[], object]) -> None:
+    """Call a function after each SIGHUP, in a thread of its own: the code that a signal interrupts may hold any lock.
+
+    SIGHUP is let through from now on.
+    """
+    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def answer() -> None:
+        while True:
+            asked.get()
+            try:
+                act()
+            except Exception:
+                log.exception("SIGHUP: this is a bug; all goes on as it was")
+
+    threading.Thread(target=answer, daemon=True).start()
+    signal.signal(signal.SIGHUP, lambda *_: asked.put(None))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

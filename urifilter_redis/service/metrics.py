@@ -134,6 +134,11 @@ _GAUGES = (
         lambda m: 0 if m.info.phase != "restoring" else None,
     ),
     (
+        "urifilter_filter_restored_unacknowledged",
+        "1: the filter was restored from a checkpoint, and nobody has acknowledged it.",
+        lambda m: int(m.info.loss is not None),
+    ),
+    (
         "urifilter_filter_has_archive",
         "1: the filter has an archive outside Redis, to which checkpoints are written.",
         lambda m: int(m.info.archive not in {None, "redis"}),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CODE", "COMMAND", "COUNTS", "ROUTE", "TOKEN", "Middleware", "line_of"]
 
-#: A request's own name that is taken; it has no place for a URI.
+#: A name of a request or an attempt that is taken; it has no place for a URI.
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._:=+@-]{1,128}")
 
 #: The names of the other requests to this worker: a random text, and a number that goes up.
@@ -43,7 +43,7 @@ HOSTS = 16
 
 INTERNAL_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-_ATTEMPT = ATTEMPT_HEADER.lower().encode()
+_ATTEMPT, _REQUEST_ID = ATTEMPT_HEADER.lower().encode(), b"x-request-id"
 _ANSWER_HEADERS = [(name.lower().encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 #: The error codes of requests that had no right to be asked; they are counted by address.
@@ -129,13 +129,14 @@ class Middleware:
 class _Exchange:
     """One request, and its answer, which gets its headers here; its status is 500 until there is one."""
 
-    __slots__ = ("_is_unread", "_receive", "_send", "receive", "request_id", "status")
+    __slots__ = ("_attempt", "_is_unread", "_receive", "_send", "receive", "request_id", "status")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive, self._send, self.status = receive, send, INTERNAL_ERROR
-        given = headers_of(scope).get(_ATTEMPT, b"")
+        headers = headers_of(scope)
+        given, self._attempt = headers.get(_REQUEST_ID, b""), headers.get(_ATTEMPT, b"")
         self.request_id = given if _GOOD_ID.fullmatch(given) else b"%s-%x" % (_NAMED, next(_NUMBERS))
-        self._is_unread = b"expect" in headers_of(scope)
+        self._is_unread = b"expect" in headers
         self.receive = self._note if self._is_unread else receive
 
     async def _note(self) -> Message:
@@ -150,7 +151,9 @@ class _Exchange:
             given = message["headers"]
             names = {name for name, _ in given}
             more = [each for each in _ANSWER_HEADERS if each[0] not in names]
-            more.append((_ATTEMPT, self.request_id))
+            more.append((_REQUEST_ID, self.request_id))
+            if _GOOD_ID.fullmatch(self._attempt):
+                more.append((_ATTEMPT, self._attempt))
             if self._is_unread:  # the body may come or not, so the next head cannot be found
                 given = [each for each in given if each[0] != b"connection"]
                 more.append((b"connection", b"close"))

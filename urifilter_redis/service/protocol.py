@@ -68,7 +68,8 @@ class _Parser(httptools.HttpRequestParser):
     """Reads requests; a request that asks for another protocol is read as if it did not, with its body.
 
     httptools takes the bytes behind such a head for the other protocol. So the parser is given a second head, which
-    announces the same body and asks for no other protocol. Then it goes on with the body.
+    announces the same body and asks for no other protocol. Then it goes on with the body. Behind the head of the last
+    request of a connection it would read no more: there another parser takes the second head.
     """
 
     def __init__(self, protocol: Protocol) -> None:
@@ -82,7 +83,12 @@ class _Parser(httptools.HttpRequestParser):
             try:
                 super().feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._protocol.head_again() + data[upgrade.args[0] :]
+                head, data = self._protocol.head_again(), data[upgrade.args[0] :]
+                if head and not self.should_keep_alive():
+                    self._protocol.parser = _Parser(self._protocol)
+                    self._protocol.parser.feed_data(head + data)
+                    return
+                data = head + data
             else:
                 return
 
@@ -166,6 +172,8 @@ class Protocol(HttpToolsProtocol):
     def head_again(self) -> bytes:
         """Return a second head, for the body of a request that asks for another protocol; empty if there is no body."""
         framing = [name + b": " + value + b"\r\n" for name, value in self.headers if name in _FRAMING]
+        if framing and not self.parser.should_keep_alive():
+            framing.append(b"Connection: close\r\n")
         self._asks_upgrade, self._again = False, bool(framing)
         return b"".join([b"POST / HTTP/1.1\r\n", *framing, b"\r\n"]) if framing else b""
 

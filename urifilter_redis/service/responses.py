@@ -12,6 +12,7 @@ from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic read
 from urifilter_redis.http_api import ERROR_CODES, write_json
 
 __all__ = [
+    "Acknowledged",
     "Answer",
     "Answered",
     "Checkpointed",
@@ -253,6 +254,13 @@ class Checkpointed(BaseModel):
     begun: float = Field(description="time of Redis when it began, in seconds since 1970")
     shards: int = Field(description="shards that were written; the others had not changed")
     size: int = Field(description="bytes of these shards in the archive")
+
+
+class Acknowledged(BaseModel):
+    """The restores that are acknowledged."""
+
+    filter: _Filter
+    shards: int = Field(description="shards whose restore was not acknowledged yet")
 
 
 class United(BaseModel):

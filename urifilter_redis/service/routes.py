@@ -20,7 +20,7 @@ from starlette.responses import Response
 from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, SLICES, TIMED, WRITES
-from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM
+from urifilter_redis.bloom.sizing import ERROR_RATES, LAYOUTS, REDISBLOOM, SHARDS_LIMIT
 from urifilter_redis.http_api import (
     ACCESS_PATH,
     COMMANDS,
@@ -104,6 +104,7 @@ EXAMPLES = {
     "rotate": Example({"expected_epoch": 0}, _OF | {"epoch": 1, "rotated": True, "shards": 1, "problems": []}),
     "checkpoint": Example({"full": False}, _OF | {"number": 1, "begun": 1795300000.0, "shards": 1, "size": 1234}),
     "restore": Example({}, _OF | {"uid": _UID}),
+    "acknowledge": Example({}, _OF | {"shards": 0}),
     "union": Example({"sources": ["old"]}, _OF | {"added": 0}),
     "drop": Example({"confirm": FILTER, "uid": _UID}, _OF | {"dropped": True}),
 }
@@ -145,6 +146,7 @@ _ACTIONS: Mapping[str, tuple[type[BaseModel], str]] = {
     "rotate": (responses.Rotated, "Close the newest slice and begin the next (admin)"),
     "checkpoint": (responses.Checkpointed, "Write the changes since the last checkpoint to the archive (admin)"),
     "restore": (responses.OfOne, "Bring back from the archive the parts that Redis lacks (admin)"),
+    "acknowledge": (responses.Acknowledged, "Note that what restores may have lost is known (admin)"),
     "union": (responses.United, "Insert all items of other filters of equal geometry, hash and seed (admin)"),
     "drop": (responses.Dropped, "Remove a filter with all its items, and its archive (admin)"),
 }
@@ -160,7 +162,15 @@ _OF_ALL = {"bad_host", "behind_proxy", "foreign_origin", "internal_error"}
 _OF_SERVER = _OF_ALL | {"server_full", "server_unavailable", "archive_unavailable"}
 _OF_BODIES = {"bad_json", "body_too_large", "too_slow", "unsupported_encoding"}
 _OF_TOKENS = {"unauthorized", "forbidden", "too_many_wrong_tokens"}
-_OF_FILTER = {"filter_not_found", "bad_request", "config_mismatch", "restoring", "slice_lost", "too_many_requests"}
+_OF_FILTER = {
+    "filter_not_found",
+    "bad_request",
+    "config_mismatch",
+    "restoring",
+    "slice_lost",
+    "too_many_requests",
+    "unsupported",
+}
 
 _OF_READS = _OF_SERVER | _OF_TOKENS
 _OF_STATES = _OF_READS | _OF_FILTER
@@ -192,6 +202,14 @@ _OF_RETENTION: Mapping[str, tuple[str, ...]] = {
     "rolling": ("slices", "period", "expire_after"),
 }
 _NEEDED = ("slices", "period")
+
+#: The numbers that settings may be, whatever the retention.
+_BOUNDS: Mapping[str, dict[str, Any]] = {
+    "capacity": {"minimum": 1},
+    "error_rate": {"minimum": ERROR_RATES[0], "maximum": ERROR_RATES[1]},
+    "period_capacity": {"type": ["integer", "null"], "minimum": 1},
+    "shards": {"type": ["integer", "null"], "minimum": 1, "maximum": SHARDS_LIMIT},
+}
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -376,7 +394,8 @@ def _openapi(app: FastAPI, service: Service) -> dict[str, Any]:
     """Return the OpenAPI document; it is made once."""
     if app.openapi_schema is None:
         tags = [{"name": name, "description": text} for name, text in _TAGS.items()]
-        servers = [{"url": "/", "description": "the service that this document is of"}]
+        # Relative to the document: behind a proxy the service may stand below a path, beside other applications.
+        servers = [{"url": ".", "description": "the service that this document is of"}]
         made = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=tags, servers=servers
         )
@@ -411,6 +430,9 @@ def _create_requests() -> dict[str, Any]:
     for retention in RETENTIONS:
         others = {name for names in _OF_RETENTION.values() for name in names} - {*_OF_RETENTION[retention]}
         fields = {name: dict(field) for name, field in known.items() if name not in others}
+        for name in _BOUNDS.keys() & fields.keys():
+            fields[name].pop("anyOf", None)
+            fields[name] |= _BOUNDS[name]
         for name in choices.keys() & fields.keys():
             fields[name]["enum"] = [*choices[name], *([None] if fields[name]["default"] is None else [])]
         fields["retention"] |= {"const": retention}

@@ -14,6 +14,7 @@ from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.samples import MINUTE, Sample
 from urifilter_redis.flows.turn import read_states
+from urifilter_redis.protocol.outcomes import is_withheld
 from urifilter_redis.service.logs import Seldom
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Sampler:
             is_first = await self._filters.run(name, lambda session: samples.keep(session, sample, series.known))
         except ServerUnavailable as error:
             log.warning("the samples for the plots are kept in memory: %s", error)
-            if "NOPERM" in str(error):
+            if is_withheld(error):
                 self._refused = str(error), time.monotonic() + REFUSED
             series.add(sample, str(error))
             return

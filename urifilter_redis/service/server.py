@@ -13,10 +13,8 @@ import json
 import logging
 import multiprocessing
 import os
-import queue
 import signal
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -29,7 +27,8 @@ from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import BEGAN_VARIABLE, FOLDER_VARIABLE
-from urifilter_redis.service.logs import configuration, reopen
+from urifilter_redis.service.folders import own_folder
+from urifilter_redis.service.logs import configuration, on_hangup, reopen
 from urifilter_redis.service.protocol import Protocol
 from urifilter_redis.service.settings import ServiceSettings
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 
-__all__ = ["LIVE", "held_signals", "listen", "merged", "on_hangup", "publish", "published", "read_again", "serve"]
+__all__ = ["LIVE", "held_signals", "listen", "merged", "publish", "published", "read_again", "serve"]
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -171,7 +170,7 @@ def serve(  # noqa: PLR0913 - all that it is started with
     Raises:
         UriFilterError: the service did not start.
     """
-    with tempfile.TemporaryDirectory(prefix="urifilter-metrics-") as folder:
+    with own_folder() as folder:
         os.environ[FOLDER_VARIABLE] = folder
         os.environ[BEGAN_VARIABLE] = str(time.time())
         reopen_log = functools.partial(reopen, log_file, daemon) if log_file is not None else _nothing
@@ -263,26 +262,6 @@ def _end_with(parent: BaseProcess) -> None:
     """Stop this worker when its parent ends, however it ends: an orphan would run for ever."""
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def on_hangup(act: Callable[[], object]) -> None:
-    """Call a function after each SIGHUP, in a thread of its own: the code that a signal interrupts may hold any lock.
-
-    SIGHUP is let through from now on.
-    """
-    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def answer() -> None:
-        while True:
-            asked.get()
-            try:
-                act()
-            except Exception:
-                log.exception("SIGHUP: the service has a bug, and goes on as it was")
-
-    threading.Thread(target=answer, daemon=True).start()
-    signal.signal(signal.SIGHUP, lambda *_: asked.put(None))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 def read_again(old: ServiceSettings, read: Callable[[], ServiceSettings]) -> ServiceSettings | None:

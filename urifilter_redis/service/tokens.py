@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ACCESS", "EVERYTHING", "Token", "bound", "digest", "find", "new"]
+__all__ = ["ACCESS", "EVERYTHING", "TOKEN_BEGINS", "Token", "bound", "digest", "find", "new"]
 
 #: The access that a token may have to its filters; each includes those before it.
 ACCESS = ("read", "write", "admin")
+
+#: The beginning of each token that is made here.
+TOKEN_BEGINS = "urifilter_"  # noqa: S105 - of no token in particular
 
 _MARK = "sha256:"
 _PATTERN = re.compile(r"[A-Za-z0-9._*?-]{1,64}")
@@ -83,7 +86,7 @@ EVERYTHING = Token("", _MARK + "0" * 64, ("*",), "write")
 
 def new() -> str:
     """Make a random access token."""
-    return f"urifilter_{secrets.token_urlsafe(32)}"
+    return f"{TOKEN_BEGINS}{secrets.token_urlsafe(32)}"
 
 
 def digest(token: str) -> str:

@@ -41,6 +41,7 @@ __all__ = [
     "Registration",
     "dump",
     "is_blob_of",
+    "is_whole",
     "load",
     "note_of",
     "piece_spans",
@@ -100,6 +101,15 @@ def note_of(text: bytes | None) -> int:
     except (ValueError, TypeError, KeyError, RecursionError):
         return 0
     return note if type(note) is int and 0 < note <= MOST else 0
+
+
+def is_whole(text: bytes) -> bool:
+    """Whether the text of a document is as it was written, whatever the document says."""
+    try:
+        found = json.loads(text)
+        return bool(found["sha256"] == _sha256(found["document"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def load(kind: type[D], text: bytes, what: str) -> D:
@@ -348,6 +358,7 @@ class Checkpoint:
         leases: the claimed items, which were read after the records and forgotten digests.
         notes: the notes about items that were given up, which were read before and after the leases.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
+        config: the filter's configuration, from which a damaged registration is made again; None: it is not known.
     """
 
     format: int
@@ -364,6 +375,7 @@ class Checkpoint:
     leases: Content
     notes: Content
     previous: int = 0
+    config: Config | None = field(default=None, repr=False)
 
     @property
     def blobs(self) -> set[str]:
@@ -394,6 +406,8 @@ class Checkpoint:
         """
         what = f"checkpoint {self.number}, shard {shard},"
         same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
+        if self.config is not None and self.config.uid != config.uid:
+            same = False
         if not same or not 1 <= self.number <= MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         state = self._checked_state(config, what)

@@ -9,6 +9,7 @@ import datetime as dt
 import inspect
 import os
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -52,19 +53,13 @@ class MongoBackend:
         asynchronous: whether the asyncio driver runs the flows.
 
     Raises:
-        ValueError: the URL names no database, or cannot be parsed.
+        ValueError: the URL names no database, cannot be parsed, or has impossible options.
     """
 
     def __init__(self, url: str, *, asynchronous: bool = False) -> None:
         self.url, self._asynchronous = url, asynchronous
-        try:
-            parsed = parse_uri(url) if url.startswith("mongodb://") else None
-        except (InvalidURI, ConfigurationError, ValueError):  # not shown: its text may have a part of the password
-            parsed = {"database": None}
-        database = parsed["database"] if parsed else urlsplit(url).path.strip("/")
-        if not database:
-            text = "in a user name or password / : @ and % are written %2F %3A %40 %25"
-            raise ValueError(f"an archive in MongoDB is mongodb://host/database; {text}")
+        database = _database_of(url)
+        _check_options(url)
         parts = urlsplit(url)
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{database}"
         self._name = database
@@ -215,7 +210,7 @@ class MongoBackend:
     def _work(self, name: str, do: Callable[[], Any]) -> Flow[Any]:
         try:
             return (yield Work(f"archive {name}", self._kept(do), awaited=self._asynchronous))
-        except PyMongoError as error:
+        except (PyMongoError, OSError) as error:  # OSError: a file of TLS that was there at the start
             raise ArchiveError(f"archive {self.shown}: {_text(error)}") from error
         except BSONError as error:
             raise ArchiveCorrupt(f"archive {self.shown}: a document cannot be decoded: {error}") from error
@@ -244,6 +239,50 @@ class _Upload:
         return self._file
 
 
+def _database_of(url: str) -> str:
+    """Return the database that an address names.
+
+    Raises:
+        ValueError: it names none, or is no address; the text has no part of it, for that may be one of a password.
+    """
+    address, _, query = url.partition("?")
+    of_service = address.startswith("mongodb+srv://")
+    try:
+        parsed = parse_uri(address.replace("mongodb+srv://", "mongodb://", 1))
+    except (InvalidURI, ConfigurationError, ValueError):
+        parsed = {"database": None}
+    if not parsed["database"] or "@" in query:
+        text = "in a user name or password / : @ and % are written %2F %3A %40 %25"
+        raise ValueError(f"an archive in MongoDB is mongodb://host/database; {text}")
+    if of_service and (len(parsed["nodelist"]) > 1 or re.search(r":\d+$", urlsplit(address).netloc)):
+        raise ValueError("mongodb+srv:// has one host, without a port: the DNS names the servers and their ports")
+    return str(parsed["database"])
+
+
+def _check_options(url: str) -> None:
+    """Check the options of an address, and the files that they name; nothing is connected.
+
+    Raises:
+        ValueError: pymongo does not know one, or cannot use it.
+    """
+    address, _, query = url.partition("?")
+    more, options = {}, query.split("&")
+    if address.startswith("mongodb+srv://"):
+        more, address = {"tls": True}, address.replace("mongodb+srv://", "mongodb://", 1)
+        options = [each for each in options if not each.lower().startswith("srv")]  # they are of such addresses alone
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of an unknown option pymongo only warns
+            pymongo.MongoClient(f"{address}?{'&'.join(options)}", connect=False, **more).close()  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 - of pymongo, of the operating system, or of either library for TLS
+        text = _text(error)
+        secret = urlsplit(url).password
+        if secret and secret in text:
+            text = type(error).__name__
+        named = ", ".join(name for each in options if (name := each.partition("=")[0]).isalpha())
+        raise ValueError(f"an option of the archive's address cannot be used ({named}): {text}") from None
+
+
 def _fields(key: Key) -> dict[str, Any]:
     check_name(key.filter)
     return {field: getattr(key, field) for field in _FIELDS}
@@ -270,7 +309,7 @@ def _blob(id_: Any, file: dict[str, Any] | None, age: float) -> Blob:
     return Blob(name, blob, length if isinstance(length, int) else 0, max(0.0, age), file is not None)
 
 
-def _text(error: PyMongoError) -> str:
+def _text(error: Exception) -> str:
     """Return the first line of pymongo's message; the other lines describe the topology."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0].split(", Timeout:")[0]

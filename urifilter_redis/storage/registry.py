@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ from urifilter_redis.engine.backend import Key, read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.documents import Registration
+from urifilter_redis.storage.documents import Checkpoint, Registration
 from urifilter_redis.transport.embedded import default_data_dir
 from urifilter_redis.transport.url import split
 
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
 
 __all__ = [
+    "Found",
     "check_registered",
     "check_unknown",
+    "find_registration",
     "forget",
     "is_complete",
     "is_dropped",
@@ -49,6 +53,8 @@ __all__ = [
     "require_archive",
     "unregister",
 ]
+
+log = logging.getLogger("urifilter_redis")
 
 #: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
 _COMPLETE = 1
@@ -77,16 +83,22 @@ def require_archive(session: Session) -> Backend:
 def registered(backend: Backend, name: str) -> Flow[Config | None]:
     """Return the configuration of the registered filter; None if no filter of this name is registered.
 
+    A damaged registration is written anew, from the newest checkpoint that is whole.
+
     Raises:
-        ArchiveCorrupt: the registration is damaged.
+        ArchiveCorrupt: the registration is damaged, and no checkpoint has it.
 
     Example:
         >>> backend = open_backend("file:///srv/uris")
         >>> drive(registered(backend, "news")).capacity
         1000000
     """
-    _, found = yield from read_registration(backend, name)
-    return None if found is None or found.dropped else found.config
+    found = yield from find_registration(backend, name)
+    if found.registration is None or found.registration.dropped:
+        return None
+    if found.problem:
+        yield from _write_anew(backend, name, found)
+    return found.registration.config
 
 
 def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, bool]]:
@@ -231,14 +243,89 @@ def read_registration(backend: Backend, name: str) -> Flow[tuple[bytes | None, R
     """Return the text of a name's registration, and the registration; both None if there is none.
 
     Raises:
-        ArchiveCorrupt: the registration is damaged.
+        ArchiveCorrupt: the registration is damaged, and no checkpoint has it.
     """
-    text = yield from backend.read(Key(name))
+    found = yield from find_registration(backend, name)
+    return found.text, found.registration
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found of a registration.
+
+    Attributes:
+        text: its text, to pass to ``swap`` as ``old``; None: there is none.
+        registration: the registration; if it is damaged, the one of the newest checkpoint.
+        complete: whether every shard has had a checkpoint.
+        problem: why it was taken from a checkpoint; otherwise empty.
+    """
+
+    text: bytes | None
+    registration: Registration | None
+    complete: bool = False
+    problem: str = ""
+
+
+def find_registration(backend: Backend, name: str) -> Flow[Found]:
+    """Find the registration of a name, without writing anything. Raises as ``read_registration``."""
+    text, problem = yield from read_to_replace(backend, Key(name))
     if text is None:
-        return None, None
-    found = documents.load(Registration, text, f"archive {backend.shown}: the registration of {name!r}")
-    found.check(name)
-    return text, found
+        return Found(None, None)
+    try:
+        found = _loaded(text, problem, f"archive {backend.shown}: the registration of {name!r}")
+        found.check(name)
+    except ArchiveCorrupt as error:
+        if documents.is_whole(text) or b'"dropped": true' in text:  # it was written so, or the filter is being removed
+            raise
+        kept, complete = yield from _kept(backend, name)
+        if kept is None:
+            raise
+        return Found(text, kept, complete, f"{error}: the newest checkpoint has it, too")
+    return Found(text, found, is_complete(text))
+
+
+def _loaded(text: bytes, problem: str, what: str) -> Registration:
+    if problem:
+        raise ArchiveCorrupt(problem)
+    return documents.load(Registration, text, what)
+
+
+def _kept(backend: Backend, name: str) -> Flow[tuple[Registration | None, bool]]:
+    """Return the registration that the newest of a name's checkpoints has, and whether all shards have checkpoints.
+
+    None: no checkpoint has it, or there are checkpoints of several filters.
+    """
+    found: list[Checkpoint] = []
+    keys = [key for key in (yield from backend.keys(name)) if key.kind == "checkpoint"]
+    for key in keys:
+        text, problem = yield from read_to_replace(backend, key)
+        with contextlib.suppress(ArchiveCorrupt):  # verify tells of it
+            if text is not None and not problem:
+                checkpoint = documents.load(Checkpoint, text, "a checkpoint")
+                found += [checkpoint] if checkpoint.config and checkpoint.config.uid == key.uid else []
+    newest = max(found, key=lambda each: each.begun, default=None)
+    if newest is None or newest.config is None or len({key.uid for key in keys}) > 1:
+        return None, False
+    created = int(newest.state.get("created", 0)) / 1000
+    registration = Registration(format=FORMAT, filter=name, created=created, config=newest.config)
+    try:
+        registration.check(name)
+    except ArchiveCorrupt:
+        return None, False
+    return registration, {key.shard for key in keys} == set(range(newest.config.shards))
+
+
+def _write_anew(backend: Backend, name: str, found: Found) -> Flow[None]:
+    """Write a damaged registration anew, unless this user may not write the archive: it is found again then."""
+    assert found.registration is not None  # noqa: S101 - it was found
+    try:
+        made = documents.dump(found.registration, _COMPLETE if found.complete else 0)
+        written = yield from backend.swap(Key(name), found.text, made)
+    except ArchiveError as error:
+        log.warning("%s; it cannot be written anew: %s", found.problem, error)
+    else:
+        if written:
+            log.warning("%s; it is written anew", found.problem)
 
 
 def remember(session: Session) -> None:

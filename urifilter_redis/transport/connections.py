@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from redis.exceptions import RedisError
 
 from urifilter_redis.engine.steps import TOTAL
-from urifilter_redis.engine.topology import GIVEN, search
+from urifilter_redis.engine.topology import GIVEN, Duty, search
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.endpoints import Endpoint
 from urifilter_redis.transport.sentinels import HELD, POLL
@@ -162,16 +162,19 @@ class Connector(_BaseConnector[Server]):
         return sendings
 
     def _ready(self) -> Unsent | RedisError | None:
-        """Wait until no failover is under way, and search the nodes if they must be asked.
+        """Wait until no failover is under way and no other call searches; search the nodes if they must be asked.
 
         Return the outcome of all commands if there is no node for them.
         """
         events, end = self._sentinels(), time.monotonic() + self._longest_hold
-        while events is not None and events.poll(self.routes):
-            if time.monotonic() >= end:
-                return HELD
+        while True:
+            held = events is not None and events.poll(self.routes)
+            duty = self.routes.duty
+            if not held and duty is not Duty.WAIT:
+                return self._search() if duty is Duty.SEARCH else None
+            if time.monotonic() >= end:  # a search that does not end is given up with its thread
+                return HELD if held else self._search()
             time.sleep(POLL)
-        return self._search() if self.routes.must_search else None
 
     def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes, self.patience)
@@ -237,11 +240,14 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
     async def _ready(self) -> Unsent | RedisError | None:
         """Do as ``Connector._ready``, awaited."""
         events, end = self._sentinels(), time.monotonic() + self._longest_hold
-        while events is not None and await self._poll(events):
-            if time.monotonic() >= end:
-                return HELD
+        while True:
+            held = events is not None and await self._poll(events)
+            duty = self.routes.duty
+            if not held and duty is not Duty.WAIT:
+                return await self._search() if duty is Duty.SEARCH else None
+            if time.monotonic() >= end:  # a search that does not end is given up with its task
+                return HELD if held else await self._search()
             await asyncio.sleep(POLL)
-        return await self._search() if self.routes.must_search else None
 
     async def _poll(self, events: SentinelEvents) -> bool:
         if events.must_connect:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import redis
 import redis.asyncio
@@ -17,7 +19,7 @@ from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.topology import GIVEN, Routes, Service
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport import tls
-from urifilter_redis.transport.pool import CONNECTIONS, Pool
+from urifilter_redis.transport.pool import CONNECTIONS, QUIET, Pool, PoolLimit, limit_of
 from urifilter_redis.transport.sentinels import PATIENCE, SentinelEvents, events_of
 from urifilter_redis.transport.url import (
     READS,
@@ -47,8 +49,11 @@ _NOWHERE = (socket.gaierror, FileNotFoundError)
 #: The options of a client of a Redis Cluster that the connections to its nodes have.
 _OF_NODES = (
     "client_name", "credential_provider", "encoding", "encoding_errors", "health_check_interval", "password",
-    "protocol", "socket_connect_timeout", "socket_keepalive", "socket_keepalive_options", "socket_timeout", "username",
+    "socket_keepalive", "socket_keepalive_options", "username",
 )  # fmt: skip
+
+#: How the options of a client that is given begin which are for its own pool: its times, and what it does about them.
+_NOT_LENT = ("event_dispatcher", "maint", "orig_", "oss_", "retry", "socket_connect_timeout", "socket_timeout")
 
 
 class Endpoint:
@@ -129,34 +134,43 @@ class Endpoint:
         return Routes(seeds, service, alone=self.embedded, reads_replicas=reads_replicas, waits=waits)
 
     def pool(self, node: str = GIVEN, *, sentinel: bool = False) -> Pool:
-        """Return new connections to a node; nothing is connected. Those of a given client are the client's own."""
+        """Return a pool of new connections to a node; nothing is connected."""
         if (target := self._target) is not None:
             url = target.url(node, sentinel=sentinel)
-            redis_pool = _redis_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._most)
-            return Pool(redis_pool, ours=True, mends=not target.service)
+            read = _redis_pool(self._library.ConnectionPool, self._retry, url, self._timeouts, self._most)
+            limit = PoolLimit(read.max_connections)
+            options = read.connection_kwargs | {"protocol": QUIET}  # whatever the URL says
+            return Pool(read.connection_class, options, limit, mends=not target.service)
         if node == GIVEN and not self.is_of_cluster:
-            return Pool(self._client.connection_pool)  # type: ignore[union-attr]
+            theirs = self._client.connection_pool  # type: ignore[union-attr]
+            return Pool(theirs.connection_class, self._lent(theirs), limit_of(theirs))
         if node == GIVEN:
             node = self.routes().seeds[0]
         host, _, port = node.rpartition(":")
         where = {"host": host or "localhost", "port": int(port)}
         if self.is_of_cluster:
-            return Pool(self._library.Redis(**self._options_of_nodes(), **where).connection_pool, ours=True)
-        redis_pool = self._client.connection_pool  # type: ignore[union-attr]
-        options = {name: value for name, value in redis_pool.connection_kwargs.items() if name != "path"}
-        kind = redis_pool.connection_class if "path" not in redis_pool.connection_kwargs else self._library.Connection
+            read = self._library.Redis(**self._options_of_nodes(), **where).connection_pool
+            return Pool(read.connection_class, self._lent(read), PoolLimit(self._most))
+        theirs = self._client.connection_pool  # type: ignore[union-attr]
+        options = {name: value for name, value in self._lent(theirs).items() if name != "path"}
+        kind = theirs.connection_class if "path" not in theirs.connection_kwargs else self._library.Connection
         where["host"] = host or options.get("host", "localhost")
-        made = self._library.ConnectionPool(kind, redis_pool.max_connections, **options | where)
-        return Pool(made, ours=True)
+        return Pool(kind, options | where, PoolLimit(theirs.max_connections))
+
+    def _lent(self, theirs: Any) -> dict[str, Any]:
+        """Return the options of a given client's connections, with the times and the protocol of the filter's own."""
+        times = {"socket_connect_timeout": self._timeouts.connect, "socket_timeout": self._timeouts.reply}
+        known = theirs.connection_kwargs.items()
+        options = {name: value for name, value in known if not name.startswith(_NOT_LENT)}
+        return options | times | {"retry": self._retry, "protocol": QUIET}
 
     def _options_of_nodes(self) -> dict[str, Any]:
         """Return the options of a client of a Redis Cluster for the connections to a node."""
         known = self._client.get_connection_kwargs()  # type: ignore[union-attr]
         secure = known.get("ssl") or "SSL" in getattr(known.get("connection_class"), "__name__", "")
         options = {name: value for name, value in known.items() if name in _OF_NODES or name.startswith("ssl_")}
-        times = {"socket_connect_timeout": self._timeouts.connect, "socket_timeout": self._timeouts.reply}
         given = {name: value for name, value in options.items() if value is not None}
-        return times | given | {"ssl": bool(secure), "retry": self._retry, "max_connections": self._most}
+        return given | {"ssl": bool(secure)}
 
     def events(self, service: Service) -> SentinelEvents:
         """Return this process's subscriptions to the Sentinels of the address."""
@@ -166,7 +180,8 @@ class Endpoint:
 
         def connection(sentinel: str) -> Any:
             retry, of_sentinel = redis.retry.Retry(NoBackoff(), 0), target_of(url).url(sentinel, sentinel=True)
-            return _redis_pool(redis.ConnectionPool, retry, of_sentinel, timeouts, 1).make_connection()
+            read = _redis_pool(redis.ConnectionPool, retry, of_sentinel, timeouts, 1)
+            return Pool(read.connection_class, read.connection_kwargs, PoolLimit(1)).make()
 
         return events_of(url, service, connection)
 
@@ -223,7 +238,25 @@ def check_url(url: str) -> None:
     target = _parsed(url)
     nodes = [(each, target.kind == "sentinel") for each in target.hosts] if target.kind != "server" else []
     for node, sentinel in [*nodes, ("", False)]:
-        _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+        made = _redis_pool(redis.ConnectionPool, None, target.url(node, sentinel=sentinel), Timeouts(), CONNECTIONS)
+        _check_options(made, target.sentinel_query if sentinel else target.query)
+
+
+def _check_options(pool: Any, query: str) -> None:
+    """Check that redis-py knows all options of an address, of which it tells only as it connects."""
+    if "@" in query:  # the rest of a password is there
+        raise _no_url()
+    unknown = sorted(name for name in parse_qs(query) if name not in _known_options(pool.connection_class))
+    if unknown:
+        text = f"{', '.join(unknown)}: there is no such option of an address"
+        raise OptionError(f"{text}; for TLS it begins with rediss://" if {"tls", "ssl"} & {*unknown} else text)
+
+
+@functools.cache
+def _known_options(kind: type) -> set[str]:
+    """Return the options of a kind of redis-py's connections, and those of a pool."""
+    inits = (inspect.signature(each.__init__) for each in kind.__mro__)  # type: ignore[misc]
+    return {name for init in inits for name in init.parameters} - {"self", "args", "kwargs"} | {"max_connections"}
 
 
 def _parsed(url: str) -> Target:
@@ -254,7 +287,7 @@ def _redis_pool(kind: Any, retry: Any, url: str, timeouts: Timeouts, connections
             socket_connect_timeout=timeouts.connect,
             socket_timeout=timeouts.reply,
             retry=retry,
-            protocol=2,
+            protocol=QUIET,
             **read,
         )
     except (ValueError, TypeError):  # whose text may have a part of the password, so it is no context either

@@ -11,7 +11,7 @@ from urifilter_redis.errors import UriFilterError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["PerLoop", "lent", "stays"]
+__all__ = ["PerLoop", "lent"]
 
 T = TypeVar("T")
 
@@ -82,10 +82,6 @@ class PerLoop(Generic[T]):
         for loop in [each for each in list(self._made) if each.is_closed()]:
             self._made.pop(loop, None)
             self._kept.pop(loop, None)
-
-
-async def stays(_: object) -> None:
-    """Close nothing: the client is the caller's."""
 
 
 def lent(client: Any, named: str) -> Callable[[], Any]:

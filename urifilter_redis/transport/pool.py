@@ -21,16 +21,16 @@ from redis.exceptions import TimeoutError as Late
 from urifilter_redis.protocol.outcomes import Unsent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["CONNECTIONS", "Pool", "Waiter"]
+__all__ = ["CONNECTIONS", "QUIET", "Pool", "PoolLimit", "Waiter", "limit_of"]
 
 #: Connections that a client has at most in one process (asyncio: in each event loop), unless its caller or its URL
 #: says otherwise: more do not make it faster, and a server takes 10,000 of all its clients together.
 CONNECTIONS = 64
 
 #: The version of the protocol in which a server sends nothing that was not asked for. In the next one it may tell a
-#: connection to go elsewhere, and redis-py's pool sees to that.
+#: connection to go elsewhere, and its replies have other shapes.
 QUIET = 2
 
 
@@ -99,36 +99,50 @@ class PoolLimit:
         return list(self._waiters)[: self.count]
 
 
-# Several filters may share a pool (the caller's client), so a pool has one limit; in a forked child a new one, because
-# the callers of the old one are the parent's.
+# Several filters may share a client that is given, so its pool has one limit; in a forked child a new one, because the
+# callers of the old one are the parent's.
 _limits: weakref.WeakKeyDictionary[Any, dict[int, PoolLimit]] = weakref.WeakKeyDictionary()
 
 
-class Pool:
-    """A pool of redis-py, and the idle connections that were taken out of it for good.
+def limit_of(redis_pool: Any) -> PoolLimit:
+    """Return the limit of all who use the pool of a client that is given."""
+    limits, process = _limits.setdefault(redis_pool, {}), os.getpid()
+    return limits.get(process) or limits.setdefault(process, PoolLimit(redis_pool.max_connections))
 
-    Taking a connection out of redis-py's pool and putting it back costs as much as a small command: locks, events,
-    counters. So idle connections of a pool that nobody else uses stay out of it.
+
+class Pool:
+    """Connections to one server, which are redis-py's; its pool is not used.
+
+    A connection is idle here only once its handshake is whole, and all that was sent over it is answered, whatever was
+    raised meanwhile; every other one is closed. redis-py's pool keeps one whose handshake was interrupted, and the
+    answers over it are those of the commands before.
 
     Attributes:
-        redis_pool: redis-py's pool of connections, blocking or asyncio's.
-        ours: whether nobody else uses the pool.
+        options: the options of the connections.
         limit: admits the callers of the pool.
-        idle: the connections that are kept.
-        keeps: whether connections that work are kept, and not released to the pool.
+        idle: the connections that nobody uses. One that was taken comes back if all that was sent over it is answered.
+        closed: whether the pool is closed; then nothing is put here any more.
     """
 
-    def __init__(self, redis_pool: Any, *, ours: bool = False, mends: bool = True) -> None:
-        """Wrap a pool of redis-py.
+    def __init__(self, kind: Any, options: Mapping[str, Any], limit: PoolLimit, *, mends: bool = True) -> None:
+        """Make a pool; nothing is connected.
 
-        ``mends`` says whether a connection that the server has closed meanwhile is opened again without a word. Behind
-        Sentinels it is not: the server may have been a master, and have come back as one for a moment.
+        Args:
+            kind: redis-py's class of connections, blocking or asyncio's.
+            options: the options of the connections.
+            limit: admits the callers of the pool.
+            mends: whether a connection that the server has closed meanwhile is replaced without a word. Behind
+                Sentinels it is not: the server may have been a master, and have come back as one for a moment.
         """
-        self.redis_pool, self.ours, self._mends = redis_pool, ours, mends
-        limits, process = _limits.setdefault(redis_pool, {}), os.getpid()
-        self.limit = limits.get(process) or limits.setdefault(process, PoolLimit(redis_pool.max_connections))
+        # no number is packed: SELECT has the database as text
+        self.options = {**options, "db": str(options["db"])} if options.get("db") else dict(options)
+        self.limit, self._kind, self._mends = limit, kind, mends
         self.idle: list[Any] = []
-        self.keeps = ours and redis_pool.connection_kwargs.get("protocol") == QUIET
+        self.closed = False
+
+    def make(self) -> Any:
+        """Return a new connection, which is not connected."""
+        return self._kind(**self.options)
 
     def take(self) -> Any:
         """Take a connection that works. The errors are redis-py's."""
@@ -137,7 +151,7 @@ class Pool:
         except IndexError:
             connection = None
         if connection is None:  # not within the block above, whose error would count as a cause of what this raises
-            return self.redis_pool.get_connection()
+            return self._connected()
         whole = False
         try:
             whole = not connection.can_read()  # it can if the server has closed it
@@ -145,41 +159,58 @@ class Pool:
             pass
         finally:
             if not whole:
-                self.redis_pool.release(connection)
-        if not whole and not self._mends:
-            with contextlib.suppress(IndexError):  # until there is none
-                while True:
-                    self.redis_pool.release(self.idle.pop())
+                connection.disconnect()
+        if whole:
+            return connection
+        if not self._mends:
+            self._close_idle()
             raise _closed()
-        return connection if whole else self.redis_pool.get_connection()  # which mends it
+        return self._connected()
 
-    async def take_async(self) -> Any:
-        """Do as ``take``, awaited."""
-        kept, whole = bool(self.idle), False
-        connection = self.idle.pop() if kept else self.redis_pool.get_available_connection()
+    def _connected(self) -> Any:
+        connection, whole = self.make(), False
         try:
-            if not kept or await _is_closed(connection):
-                if kept and not self._mends:
-                    raise _closed()
-                await self._connect(connection)
+            connection.connect()
             whole = True
         finally:
             if not whole:
-                await self.redis_pool.release(connection)
-            while not whole and not self._mends and self.idle:
-                await self.redis_pool.release(self.idle.pop())
+                connection.disconnect()
         return connection
 
-    async def _connect(self, connection: Any) -> None:
-        """Connect, unless that is done, with one timeout for all of it.
+    def close(self) -> None:
+        """Close the connections; whoever uses one closes it after that."""
+        self.closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with contextlib.suppress(IndexError):  # until there is none
+            while True:
+                self.idle.pop().disconnect()
+
+    async def take_async(self) -> Any:
+        """Do as ``take``, awaited."""
+        while self.idle:
+            connection = self.idle.pop()
+            if not await _is_closed(connection):
+                return connection
+            await connection.disconnect(nowait=True)
+            if not self._mends:
+                while self.idle:
+                    await self.idle.pop().disconnect(nowait=True)
+                raise _closed()
+        return await self._connected_async()
+
+    async def _connected_async(self) -> Any:
+        """Return a new connection, with one timeout for all of its handshake.
 
         redis-py's own timeouts swallow a cancellation on Python 3.11. They are off without a ``socket_timeout``.
         """
+        connection = self.make()
         limit, connection.socket_timeout = connection.socket_timeout, None
         longest = None if limit is None else limit + connection.socket_connect_timeout
         try:
             async with asyncio.timeout(longest):
-                await self.redis_pool.ensure_connection(connection)
+                await connection.connect()
         except BaseException as error:
             await connection.disconnect(nowait=True)  # it may be connected, and not know its user yet
             if isinstance(error, TimeoutError):
@@ -187,6 +218,15 @@ class Pool:
             raise
         finally:
             connection.socket_timeout = limit
+        return connection
+
+    async def close_async(self) -> None:
+        """Do as ``close``, awaited."""
+        self.closed = True
+        while self.idle:
+            # Late: a process that was stopped has missed the end of a connection, which is closed all the same.
+            with contextlib.suppress(Late):
+                await self.idle.pop().disconnect()
 
 
 async def _is_closed(connection: Any) -> bool:

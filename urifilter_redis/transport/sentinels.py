@@ -6,6 +6,7 @@ until there is a new master. The messages are read before each pipeline, without
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -18,7 +19,7 @@ from redis.exceptions import RedisError
 from urifilter_redis.protocol.outcomes import Unsent, text_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from urifilter_redis.engine.topology import Routes, Service
 
@@ -32,6 +33,9 @@ AGAIN = 10.0
 
 #: Seconds between two readings of the messages. A replica is promoted a tenth of a second after it was selected.
 POLL = 0.01
+
+#: Seconds between two glances at a thread that reads the messages.
+GLANCE = 0.0005
 
 #: The longest time for which calls are held, seconds. A promotion takes one.
 HOLD = 5.0
@@ -50,7 +54,7 @@ HELD = Unsent(NoConnection("a failover is under way: the Sentinels have selected
 class SentinelEvents:
     """The subscriptions of one process to the Sentinels of a service.
 
-    Threads share them without a lock: one at a time reads, and the others go by what it has read.
+    Threads share them without a lock: one at a time reads, and the others wait until it has.
 
     Args:
         service: the service, with the addresses of its Sentinels.
@@ -62,9 +66,10 @@ class SentinelEvents:
         self._subscribed: dict[str, Any] = {}
         self._tried = dict.fromkeys(service.sentinels, -math.inf)
         self._read_at = -math.inf
-        self._free = [True]
+        self._may_connect, self._may_read = [True], [True]
         self._held_until: float | None = None
-        self._teller, self._told = "", 0
+        self._teller = ""
+        self._told: object = None
 
     @property
     def must_connect(self) -> bool:
@@ -74,28 +79,47 @@ class SentinelEvents:
     def poll(self, routes: Routes) -> bool:
         """Read the messages, and note in the routes what they say; return whether calls are to be held."""
         now = time.monotonic()
-        if now >= self._read_at + POLL:
-            self._read_all()
-        if self._held_until is not None and now >= self._held_until:
+        self._connect()
+        self._read_all(now)
+        until = self._held_until  # once: another thread may end it
+        if until is not None and now >= until:
             self._end()
         heard = not self._away() and now < self._read_at + UNHEARD
+        held = self._held_until is not None  # before the routes hear of an end, so that none is missed
         routes.hear(self._teller, self._told, None if heard else UNHEARD)
-        return self._held_until is not None
+        return held
 
-    def _read_all(self) -> None:
-        try:
-            free = self._free.pop()
-        except IndexError:  # another thread is at it
+    def _connect(self) -> None:
+        """Subscribe to the Sentinels to which to connect now; other threads read the messages of the others."""
+        if not self._due():
             return
-        try:
-            for sentinel in self._due():
+        with self._alone(self._may_connect) as free:
+            for sentinel in self._due() if free else ():
                 self._tried[sentinel] = time.monotonic()
-                self._read(sentinel, self._connection(sentinel))
-            for sentinel, connection in list(self._subscribed.items()):
-                self._read(sentinel, connection)
-            self._read_at = time.monotonic()
+                self._subscribe(sentinel)
+
+    def _read_all(self, now: float) -> None:
+        """Read what was there at a time; if another thread is at it, wait for that."""
+        while now >= self._read_at + POLL and time.monotonic() < now + PATIENCE:
+            with self._alone(self._may_read) as free:
+                if free:
+                    begun = time.monotonic()
+                    for sentinel, connection in list(self._subscribed.items()):
+                        self._read(sentinel, connection)
+                    self._read_at = begun
+                    return
+            time.sleep(GLANCE)
+
+    @contextlib.contextmanager
+    def _alone(self, free: list[bool]) -> Iterator[bool]:
+        """Yield whether no other thread is at it."""
+        taken: list[bool] = []
+        try:
+            with contextlib.suppress(IndexError):
+                taken.append(free.pop())
+            yield bool(taken)
         finally:
-            self._free.append(free)
+            free += taken
 
     def _due(self) -> list[str]:
         """Return the Sentinels to which to connect now."""
@@ -106,16 +130,26 @@ class SentinelEvents:
             return []
         return [each for each in self._tried if each not in self._subscribed]
 
+    def _subscribe(self, sentinel: str) -> None:
+        connection = self._connection(sentinel)
+        with self._closing(sentinel, connection):
+            connection.connect()
+            connection.send_command("SUBSCRIBE", _BEGINS, *_ENDS)
+            connection.read_response()
+            self._subscribed[sentinel] = connection
+            self._told = object()  # a failover may have begun and ended unheard
+
     def _read(self, sentinel: str, connection: Any) -> None:
-        """Read all messages that are there; subscribe before, if that is not done."""
-        try:
-            if sentinel not in self._subscribed:
-                connection.connect()
-                connection.send_command("SUBSCRIBE", _BEGINS, *_ENDS)
-                connection.read_response()
-                self._subscribed[sentinel] = connection
+        """Read all messages that are there."""
+        with self._closing(sentinel, connection):
             while connection.can_read(timeout=0):
                 self._hear(sentinel, connection.read_response())
+
+    @contextlib.contextmanager
+    def _closing(self, sentinel: str, connection: Any) -> Iterator[None]:
+        """Close a connection after any error; one of the connection is not raised."""
+        try:
+            yield
         except BaseException as error:
             self._subscribed.pop(sentinel, None)
             connection.disconnect()
@@ -134,7 +168,7 @@ class SentinelEvents:
 
     def _end(self) -> None:
         """Let calls go on, once the Sentinels were asked for the master."""
-        self._told += 1
+        self._told = object()
         self._held_until = None
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as Late
 
-from urifilter_redis.protocol.outcomes import Unanswered, Unsent
+from urifilter_redis.protocol.outcomes import Unanswered, Unsent, nonsense
+from urifilter_redis.protocol.replies import fits
 from urifilter_redis.transport.endpoints import IMPOSSIBLE
-from urifilter_redis.transport.loops import PerLoop, lent, stays
-from urifilter_redis.transport.pool import Waiter
+from urifilter_redis.transport.loops import PerLoop, lent
+from urifilter_redis.transport.pool import Pool, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.protocol.outcomes import Unsent
-    from urifilter_redis.transport.pool import Pool
 
 __all__ = ["AsyncServer", "Sending", "Server", "send_async"]
 
@@ -63,9 +62,12 @@ class Sending:
         if outcomes:  # nothing was sent
             return outcomes
         try:
-            for _ in self.commands:
+            for command in self.commands:
                 try:
-                    outcomes.append(self.connection.read_response(disable_decoding=True))
+                    reply = self.connection.read_response(disable_decoding=True)
+                    if not fits(command, reply):
+                        raise _misfit(reply)
+                    outcomes.append(reply)
                 except _ERROR_REPLIES as refusal:
                     outcomes.append(_without_frames(refusal))
                     whole = whole and isinstance(refusal, ResponseError)
@@ -85,12 +87,10 @@ class Sending:
         """Give the connection back, and leave the pool's limit; a connection that still owes replies is broken off."""
         connection, self.connection = self.connection, None
         try:
-            if connection is not None and self._whole and self.pool.keeps:
+            if connection is not None and self._whole and not self.pool.closed:
                 self.pool.idle.append(connection)
             elif connection is not None:
-                if not self._whole:
-                    connection.disconnect()
-                self.pool.redis_pool.release(connection)
+                connection.disconnect()
         finally:
             self.pool.limit.leave(self.waiter)
 
@@ -102,6 +102,14 @@ def _without_frames(refusal: RedisError) -> RedisError:
     collector comes.
     """
     return refusal.with_traceback(None)
+
+
+def _misfit(reply: Any) -> NoConnection:
+    """Return the error for a reply that has not the shape of its command's: whose it is, nobody knows.
+
+    So it is no answer, and neither is what comes after it.
+    """
+    return NoConnection(str(nonsense(reply)))
 
 
 def _packed(commands: Sequence[Arguments]) -> list[bytes]:
@@ -134,13 +142,16 @@ async def send_async(
                 meanwhile()
             now = asyncio.get_running_loop().time
             moved = now()
-            for _ in commands:
+            for command in commands:
                 # moved on seldom, as most replies come together; a reply has at least nine tenths of its time
                 if limit is not None and (time := now()) > moved + limit / 10:
                     timeout.reschedule(time + limit)
                     moved = time
                 try:
-                    outcomes.append(await connection.read_response(disable_decoding=True))
+                    reply = await connection.read_response(disable_decoding=True)
+                    if not fits(command, reply):
+                        raise _misfit(reply)
+                    outcomes.append(reply)
                 except _ERROR_REPLIES as refusal:
                     outcomes.append(_without_frames(refusal))
                     whole = whole and isinstance(refusal, ResponseError)
@@ -181,7 +192,7 @@ class Server:
         self, make: Callable[[], Pool], patience: float, unsent: Callable[..., Unsent], *, reached: bool = True
     ) -> None:
         self._make, self._patience, self._unsent, self._reached = make, patience, unsent, reached
-        # by process: redis-py's pool has a lock, which another thread may hold as this one forks
+        # by process: a forked child has none of its parent's
         self._pools: dict[int, Pool] = {}
 
     @property
@@ -232,17 +243,17 @@ class Server:
             sending.fail(Unanswered(error))
 
     def close(self) -> None:
-        """Close this process's connections, unless they are a given client's."""
+        """Close this process's connections."""
         pool = self._pools.pop(os.getpid(), None)
-        if pool is not None and pool.ours:
-            pool.redis_pool.disconnect()
+        if pool is not None:
+            pool.close()
 
 
 class AsyncServer:
     """Sends pipelines to one server, awaited; each event loop and process has connections of its own.
 
     Tasks wait for a free connection in the order in which they come. The arguments are those of ``Server``, and
-    ``theirs``: the connections of a given client, which are for one loop; None: none was given.
+    ``theirs``: the connections that a given client leads to, which are for one loop; None: none was given.
     """
 
     def __init__(
@@ -256,9 +267,9 @@ class AsyncServer:
     ) -> None:
         self._patience, self._unsent, self._reached = patience, unsent, reached
         if theirs is None:
-            self._pools = PerLoop(make, _close)
+            self._pools = PerLoop(make, Pool.close_async)
         else:
-            self._pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), stays)
+            self._pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), Pool.close_async)
 
     def check_loop(self) -> None:
         """Check, before anything is sent, that there can be connections here.
@@ -286,19 +297,13 @@ class AsyncServer:
             return outcomes
         finally:
             try:
-                if whole and pool.keeps:
+                if whole and not pool.closed:
                     pool.idle.append(connection)
                 elif connection is not None:
-                    await pool.redis_pool.release(connection)
+                    await connection.disconnect(nowait=True)
             finally:
                 pool.limit.leave(waiter)
 
     async def close(self) -> None:
-        """Close this loop's connections, unless they are a given client's."""
+        """Close this loop's connections."""
         await self._pools.close()
-
-
-async def _close(pool: Pool) -> None:
-    # Late: a process that was stopped has missed the end of a connection, which is closed all the same.
-    with contextlib.suppress(Late):
-        await pool.redis_pool.disconnect()

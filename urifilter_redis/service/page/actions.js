@@ -33,6 +33,13 @@ const ACTIONS = [
     result: () => "whole: all that Redis lacked is back",
   },
   {
+    action: "acknowledge",
+    label: "Acknowledge",
+    fits: (info) => Boolean(info?.loss),
+    body: bodyOfAcknowledgement,
+    result: () => "acknowledged",
+  },
+  {
     action: "union",
     label: "Unite",
     asks: true,
@@ -76,6 +83,15 @@ async function bodyOfRestore(name, info) {
     title: `Restore ${name}?`,
     text: `The parts that Redis lacks are brought back from the archive. In these, what came after the last checkpoint${whenOf(info)} is new again.`,
     button: "Restore",
+  });
+  return reply === null ? null : {};
+}
+
+async function bodyOfAcknowledgement(name) {
+  const reply = await confirmed({
+    title: `Acknowledge what ${name} lost?`,
+    text: "It was restored from its archive. What came after the checkpoint may be new once more. Nobody is told of that from now on.",
+    button: "Acknowledge",
   });
   return reply === null ? null : {};
 }

@@ -4,14 +4,16 @@ import { Refused, describe, token } from "./api.js";
 
 const banner = document.getElementById("banner");
 
+const base = new URL(".", location.href).href.replace(/\/$/, ""); // a proxy may have the service below a path
+
 try {
   SwaggerUIBundle({
-    spec: await describe(),
+    spec: { ...(await describe()), servers: [{ url: base }] },
     dom_id: "#manual",
     deepLinking: true,
     validatorUrl: null, // which would be asked elsewhere
     requestInterceptor: (request) => {
-      if (token.get()) request.headers.Authorization ??= `Bearer ${token.get()}`;
+      if (token.get() && request.url.startsWith(`${base}/`)) request.headers.Authorization ??= `Bearer ${token.get()}`;
       return request;
     },
   });

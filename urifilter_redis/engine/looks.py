@@ -1,0 +1,53 @@
+"""Looks for lapsed items: calls that come while one is under way share it."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from urifilter_redis.engine.holdings import Look
+from urifilter_redis.engine.steps import Pause
+
+if TYPE_CHECKING:
+    from urifilter_redis.engine.holdings import Claim, Holdings
+    from urifilter_redis.engine.steps import Flow
+
+__all__ = ["shared"]
+
+#: Seconds between two glances at a look of another call: the first, and the longest, to which they double.
+GLANCE, LONGEST_GLANCE = 0.001, 0.05
+
+
+def shared(holdings: Holdings, limit: int, patience: float, look: Flow[list[Claim]]) -> Flow[list[Claim]]:
+    """Look for at most ``limit`` lapsed items, unless a look that is under way finds that there are no more.
+
+    A look that reached its limit or failed does not tell; then each of the calls that waited for it looks itself.
+
+    Args:
+        holdings: what the caller has in hand.
+        limit: the most items.
+        patience: the longest time to wait for another call's look, seconds.
+        look: takes items in hand; it has not begun.
+    """
+    if holdings.pauses:
+        other = holdings.look
+        if other is not None and not other.ended:
+            yield from _end_of(other, patience)
+            if other.saw_all:
+                return []
+        if not holdings.may_reclaim:
+            return []
+    own = holdings.look = Look()
+    try:
+        found = yield from look
+        own.saw_all = len(found) < limit and not holdings.partial
+        return found
+    finally:
+        own.ended = True
+
+
+def _end_of(look: Look, patience: float) -> Flow[None]:
+    end, glance = monotonic() + patience, GLANCE
+    while not look.ended and monotonic() < end:
+        yield Pause(glance)
+        glance = min(2 * glance, LONGEST_GLANCE)
