@@ -307,6 +307,15 @@ def test_temporary(server_):
         assert client.keys() == []
 
 
+def test_temporary_leaves_no_archive(tmp_path, monkeypatch):
+    """The archive of the environment is for filters that stay: nothing is written there."""
+    monkeypatch.setenv("URIFILTER_ARCHIVE", f"file://{tmp_path}/archive")
+    assert cli.run("dedupe", "--temporary", given=b"a\n")[0] == b"a\n"
+    assert not (tmp_path / "archive").exists()
+    assert cli.run("dedupe", given=b"a\n")[0] == b"a\n"
+    assert (tmp_path / "archive").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
 def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):

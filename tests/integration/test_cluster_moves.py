@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support import cli
 from support.clock import Clock
-from support.servers import PATIENCE, wait_until
+from support.servers import PATIENCE, suspend, wait_until
 from support.shard_keys import shard_key
 from support.tags import slot_of
 
@@ -85,7 +84,7 @@ def test_a_master_hears_late_that_its_slot_has_moved(cluster, slots):
     late = next_of(cluster, home)
     cluster.move(slots[0], late)
     others = [each for each in cluster.nodes if each is not late]
-    late.process.send_signal(signal.SIGSTOP)
+    suspend(late.process.pid)
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(cluster.end_move, slots[0], home)  # waits for it
         try:

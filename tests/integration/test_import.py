@@ -66,6 +66,7 @@ def begin(news, members, windows: int | None = None, **options) -> Import:
     return moving
 
 
+@pytest.mark.quick
 def test_set(any_server, imported):
     """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
     members = fingerprints(6000)

@@ -342,6 +342,15 @@ def test_beats_survive_a_service_that_is_away(service, news, any_server, caplog)
     assert caplog.text.count("a beat failed") == 1
 
 
+def test_closed_after_the_filter_was_dropped(api, news, caplog):
+    """That is told, once, and nothing of a lease, which ended with it."""
+    with api.claims("news") as mine:
+        mine.claim("a")
+        news.drop()
+    (told,) = [each.message for each in caplog.records if each.name == "urifilter_redis"]
+    assert told.endswith("the filter is gone, and what was in hand with it")
+
+
 def test_closed_while_the_service_is_away(service, news, caplog):
     """It is said that what is left is free after its lease."""
     with (

@@ -32,6 +32,21 @@ OF_62 = ("HRANDFIELD", "ZRANDMEMBER")
 PACKING = ("cmsgpack.pack", "cmsgpack.unpack", "cmsgpack.unpack_limit", "struct.pack", "struct.unpack")
 
 
+@pytest.mark.slow
+def test_a_server_that_was_started_has_loaded_its_file(make_server):
+    """Else a test fails on a slow machine: while it loads, it answers INFO, and refuses all else."""
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
+    with server.client() as client, client.pipeline(transaction=False) as commands:
+        for number in range(12_000):
+            commands.set(number, "x")
+        commands.execute()
+    server.kill()
+    server.config |= {"key-load-delay": "50"}
+    server.start()
+    with server.client() as client:
+        assert client.dbsize() == 12_000
+
+
 @pytest.fixture
 def lacking(make_server, tmp_path):
     """Make Debian's Redis without some commands: ``lacking(*commands)``."""

@@ -20,7 +20,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from support.servers import PATIENCE, free_port
+from support.servers import PATIENCE, free_port, suspend
 
 REAL = "TEST_URIFILTER_MONGODB"
 PYTHON = "TEST_URIFILTER_MONGOECO"
@@ -113,7 +113,7 @@ class MongoServer:
         self.process.wait(PATIENCE)
 
     def suspend(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        suspend(self.process.pid)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

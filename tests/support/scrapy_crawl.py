@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from support.servers import suspend
+
 ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 
 
@@ -54,7 +56,7 @@ class Crawl:
         self._process.send_signal(signal.SIGINT)
 
     def suspend(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        suspend(self._process.pid)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)

@@ -147,6 +147,17 @@ def wait_until(condition, what: str, patience: float = PATIENCE):
     raise TimeoutError(what)
 
 
+def suspend(pid: int) -> None:
+    """Stop a process by SIGSTOP; return once all its threads stand, because the signal arrives some time later."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        found = [each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return {*found} == {"T"}
+
+    wait_until(stands, f"process {pid} does not stand still")
+
+
 class Server:
     """One server process; a context manager. ``config`` goes to its command line."""
 
@@ -203,7 +214,8 @@ class Server:
 
     def _answers(self, port: int) -> bool:
         with contextlib.suppress(redis.ConnectionError), self.client_at(port) as client:
-            return client.info("server")["process_id"] == self.process.pid
+            info = client.info()  # while the server loads its file, it answers INFO and refuses all else
+            return info["process_id"] == self.process.pid and not info.get("loading")
         return False
 
     def client_at(self, port: int) -> redis.Redis:
@@ -216,7 +228,8 @@ class Server:
         self.process.wait(PATIENCE)
 
     def suspend(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
+        """SIGSTOP; return once no thread of it runs any more."""
+        suspend(self.process.pid)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.batch import items_of, listed
+from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.claims import check_delay, check_limit
 
 if TYPE_CHECKING:
@@ -159,7 +160,10 @@ class BaseClaims:
         return self._beats and self._holdings.has_any
 
     def _log_what_is_left(self, error: Exception) -> None:
-        log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
+        if isinstance(error, FilterNotFound) or getattr(error, "error_code", "") == "filter_not_found":
+            log.warning("%s: the filter is gone, and what was in hand with it", self._backend.where)
+        else:
+            log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
 
     def _delay_after(self, error: object) -> float:
         """Return the delay before items are offered again; after an error it is long, as the error may come again."""
