@@ -27,7 +27,6 @@ def ask(request):
         ("{url}/99", "DB index is out of range"),
         ("{url}/0?encoding=nosuch&decode_responses=1", "unknown encoding: nosuch"),
         ("{url}/0?encoding_errors=nosuch&decode_responses=1", "unknown error handler"),
-        ("{url}/0?nosuch=1", "nosuch"),
     ],
 )
 def test_hopeless_address(any_server, ask, address, text):
@@ -36,6 +35,12 @@ def test_hopeless_address(any_server, ask, address, text):
     with pytest.raises(ServerUnavailable, match=text) as caught:
         ask(url)
     assert "gave up" not in str(caught.value)
+
+
+def test_an_option_that_there_is_not(any_server, ask):
+    """Nothing is asked: the address is wrong, and says where."""
+    with pytest.raises(ValueError, match="nosuch: there is no such option"):
+        ask(f"{any_server.url}?nosuch=1")
 
 
 @pytest.mark.parametrize("scheme", ["redis", "unix"])

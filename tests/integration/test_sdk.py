@@ -14,7 +14,6 @@ import threading
 import pytest
 from support.proxy import Fault, HttpProxy, at_random, first
 from support.servers import wait_until
-from support.service import Service
 from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
@@ -370,23 +369,6 @@ def test_what_is_too_much_is_halved(status, code):
             api.insert_ages("news", ["e"])
     sent = ["".join(uri[-1] for uri in body["items"]) for _, _, body in server.seen]
     assert sent == ["ab", "a", "b", "c", "d", "e"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limits", ["items = 100\n", "body = 5_000\n"])
-def test_a_service_of_lower_limits(any_server, news, limits):
-    """Calls of any length are answered, and so are claims with payloads."""
-    items = [f"https://example.com/{number}" for number in range(1000)]
-    with Service(any_server.url, settings=f"[limits]\n{limits}") as service, FilterAPIClient(service.url) as api:
-        assert api.insert_ages("news", items + items) == [0] * 1000 + [1] * 1000
-        assert api.contains_many("news", items) == [True] * 1000
-        with api.claims("news") as mine:
-            pages = [f"page {number}" for number in range(1000)]
-            assert mine.claim_many(pages, payload=lambda page: {"of": page, "more": "x" * 1000}) == [True] * 1000
-            assert mine.give_up(pages[:300], reason="too long") == [True] * 300
-            assert mine.commit(pages[300:600]) == [True] * 300
-        assert len(api.given_up("news", limit=300)) == 300
-        assert api.retry_given_up("news", pages[:300]) == 300
 
 
 @pytest.mark.sampled

@@ -131,3 +131,20 @@ async def again(api, url, port):
     await asyncio.sleep(0.2)
     with await asyncio.to_thread(Service, url, "--port", port):
         return await asked
+
+
+@pytest.mark.parametrize("limits", ["items = 100\n", "body = 5_000\n"])
+def test_a_service_of_lower_limits(any_server, limits):
+    """Calls of any length are answered, and so are claims with payloads."""
+    UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3).close()
+    items = [f"https://example.com/{number}" for number in range(1000)]
+    with Service(any_server.url, settings=f"[limits]\n{limits}") as service, FilterAPIClient(service.url) as api:
+        assert api.insert_ages("news", items + items) == [0] * 1000 + [1] * 1000
+        assert api.contains_many("news", items) == [True] * 1000
+        with api.claims("news") as mine:
+            pages = [f"page {number}" for number in range(1000)]
+            assert mine.claim_many(pages, payload=lambda page: {"of": page, "more": "x" * 1000}) == [True] * 1000
+            assert mine.give_up(pages[:300], reason="too long") == [True] * 300
+            assert mine.commit(pages[300:600]) == [True] * 300
+        assert len(api.given_up("news", limit=300)) == 300
+        assert api.retry_given_up("news", pages[:300]) == 300
