@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.engine.holdings import Claim, Outstanding
+    from urifilter_redis.protocol.claims import InHand
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["COMMIT", "FORGET", "RECORD", "Answer", "Ending", "Link"]
@@ -44,6 +45,12 @@ PAUSE = 0.25
 
 #: Seconds after which the server may have removed the record of a call, so that its answer cannot be had any more.
 RECORDED = 600
+
+#: Seconds for which no crawl with claims takes over what is kept for the next crawl of a spider: the longest lease.
+LONGEST_LEASE = 3600
+
+#: The most items in hand of which a crawl reads whether they are kept for it.
+MOST_READ = 1_000_000
 
 #: Seconds for which nobody gets an item that is released in order to be forgotten.
 _HIDDEN = 60
@@ -103,6 +110,8 @@ class Link:
         self._options, self._stats, self._stopping, self._close_spider = options, stats, stopping, close_spider
         self._filter: AsyncUriFilter | None = None
         self._mine: AsyncClaims | None = None
+        #: Claims by the holder of what waits at a close; see ``Keeping``.
+        self._keeper: AsyncClaims | None = None
         self._opening = asyncio.Lock()
         #: The items that went on without a question ("pass"): once each, until the filter says something about them.
         self.passed: dict[str | bytes, None] = {}
@@ -194,6 +203,40 @@ class Link:
         """Return how much other crawls have in hand; None while Redis is away."""
         return await self._look(lambda mine: mine.outstanding())
 
+    async def keep(self, holder: str, payloads: dict[str | bytes, str]) -> list[bool | None]:
+        """Claim items for a holder that no process is; return whether each is kept, None if nobody knows."""
+
+        async def claim(lost: UriFilterError | None) -> list[bool]:
+            return await (await self._keeping(holder)).claim_many(payloads, payload=payloads.__getitem__, retry=lost)
+
+        answers, _ = await self._call(claim, len(payloads))
+        return [None if each is None else bool(each) for each in answers]
+
+    async def kept(self, holder: str) -> list[InHand] | None:
+        """Return what a holder has; None while Redis is away."""
+        if self.away or self._filter is None:
+            return None
+        try:
+            return [
+                each for each in await self._filter.in_hand(MOST_READ) if each.holder == holder and _is_item(each.item)
+            ]
+        except UriFilterError as error:
+            self._note(error)
+            return None
+
+    async def take(self, holder: str, items: Sequence[str | bytes]) -> list[bool | None]:
+        """Commit items of a holder; return whether this call did it: of several crawls one. None: nobody was asked.
+
+        If the answer is lost for good the item was taken, so that it is not lost.
+        """
+
+        async def commit(lost: UriFilterError | None) -> list[bool]:
+            return await (await self._keeping(holder)).commit(items, retry=lost)
+
+        answers, error = await self._call(commit, len(items))
+        unknown = True if isinstance(error, AnswerLost) else None
+        return [unknown if each is None else bool(each) for each in answers]
+
     def last_calls(self) -> None:
         """Let calls be made from now on even if Redis was away, once each: the crawl is over."""
         self._last = True
@@ -223,6 +266,12 @@ class Link:
                 self._mine = self._filter.claims(options.claiming.lease, pauses=options.claiming.share is None)
             return self._filter
 
+    async def _keeping(self, holder: str) -> AsyncClaims:
+        news = await self._opened()
+        if self._keeper is None:
+            self._keeper = news.claims(LONGEST_LEASE, holder=holder, beats=False)
+        return self._keeper
+
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
         where = options.where | options.cache
@@ -234,7 +283,7 @@ class Link:
     async def _drop(self, _: UriFilterError | None) -> list[bool]:
         news = await self._opened()
         async with self._opening:  # what is opened meanwhile could be the old filter
-            self._filter = None
+            self._filter = self._keeper = None
             await news.drop()
             await news.close()
         await self._opened()

@@ -11,7 +11,7 @@ from urifilter_redis.scrapy.link import COMMIT, FORGET, RECORD, Ending
 from urifilter_redis.scrapy.payloads import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from scrapy import Request
     from scrapy.statscollectors import StatsCollector
@@ -168,10 +168,13 @@ class Outcomes:
         if self._task is not None:
             await asyncio.shield(self._task)
 
-    async def finish(self, unfiltered: int, *, commits: bool = True) -> None:
+    async def finish(
+        self, unfiltered: int, *, commits: bool = True, keep: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """End all items now, and those that failed without claims; report what cannot be ended, and what is unfetched.
 
         ``unfiltered`` requests with ``dont_filter`` are among the latter. Without ``commits`` nothing is committed.
+        ``keep`` keeps both for the next crawl, and reports that.
         """
         if self._claiming is None:
             self._forget(self.failed)
@@ -189,6 +192,9 @@ class Outcomes:
             logger.error(text, len(left))
         if self.unfetched:
             self._stats.inc_value("urifilter/unfetched", self.unfetched)
+        if keep is not None and not left:
+            await keep()
+            return
         if self.unfetched and self._claiming is None:
             logger.warning(
                 "%d pages were found and not fetched. They are new again, but the pages that link to them are seen, so "
