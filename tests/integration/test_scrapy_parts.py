@@ -409,6 +409,27 @@ def test_an_answer_that_is_lost(any_server):
         run(any_server, test, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
 
 
+def test_a_page_whose_answer_was_lost_is_recorded(any_server):
+    """The question may not have reached the filter: the page is seen once it was fetched."""
+    with Proxy(any_server.port) as proxy:
+
+        async def test(parts):
+            await parts.fetched(await parts.begun(scrapy.Request(A)))
+            proxy.plan = lambda _: Fault.CUT_BEFORE
+            request = await parts.begun(scrapy.Request(B))
+            item = parts.item(request)
+            assert (item in parts.crawl.link.unsure, seen(any_server, item)) == (True, [False])
+            proxy.plan = never
+            while parts.crawl.link.away:
+                await asyncio.sleep(0.01)
+            await parts.fetched(request)
+            return item
+
+        more = {"URIFILTER_REDIS_URL": proxy.url, "URIFILTER_TIMEOUT": 0.3, "URIFILTER_ON_ERROR": "pass"}
+        item = run(any_server, test, **more)
+        assert seen(any_server, item) == [True]
+
+
 @pytest.mark.parametrize("how", ["exception", "status", "callback", "pipeline", "vanished", "half-way"])
 def test_a_failed_page_is_new_again(any_server, how):
     """It is not asked about again in this crawl; after it, it and all that redirected to it are new, and no others."""
