@@ -296,6 +296,7 @@ def test_a_filter_that_is_dropped(any_server):
         stats = crawl.stats()
         assert stats["finish_reason"] == "urifilter_error"
         assert "The filter cannot be used: " in stats["log"]
+        assert stats["log_count/ERROR"] == 1
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_impossible_settings(any_server, settings, said):
 )
 def test_settings_that_cannot_be_opened(any_server, settings, said):
     """They are refused, by their names, as the filter is opened."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"^{said}: "):
         run(any_server, None, **settings)
 
 
@@ -376,6 +376,33 @@ def test_closed_as_it_asks(make_server):
 
     fetched, waiting = asyncio.run(main())
     assert kept(server) == {waiting} != {fetched}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claims", [False, True])
+def test_closed_while_redis_hangs(make_server, caplog, claims):
+    """The spider closes although no call is answered: one last call waits for its timeout, and one line says so."""
+    server = make_server()
+    calls = []
+
+    async def main():
+        more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_CLAIM": claims}
+        crawler = crawler_of(server, **more)
+        async with opened(crawler) as parts:
+            await parts.begun(scrapy.Request(A))
+            for each in (B, C):
+                crawler.engine.crawl(scrapy.Request(each))
+            await parts.answered()
+            server.suspend()
+            note = parts.crawl.link._note
+            parts.crawl.link._note = lambda error: (calls.append(error), note(error))
+        server.resume()
+
+    asyncio.run(main())
+    assert len(calls) == 1
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "because Redis is away" in told[0]
 
 
 def test_a_start_that_goes_on_as_the_spider_closes(any_server):

@@ -121,6 +121,10 @@ class Link:
         self._moving = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._last = False
+        #: Whether Redis did not answer a last call: the others would wait as long, one after the other.
+        self._gone = False
+        #: Whether the filter cannot be used, so that the log has said it.
+        self.is_unusable = False
 
     @property
     def away(self) -> bool:
@@ -153,7 +157,7 @@ class Link:
         try:
             await self._opened()
         except ValueError as error:
-            raise ValueError(f"{self._options.named}: {error}") from None
+            raise ValueError(f"{self._options.named(error)}: {error}") from None
         except UriFilterError as error:
             if self._options.on_error == "close" or not _is_away(error):
                 await self.close()
@@ -238,7 +242,7 @@ class Link:
         return [unknown if each is None else bool(each) for each in answers]
 
     def last_calls(self) -> None:
-        """Let calls be made from now on even if Redis was away, once each: the crawl is over."""
+        """Let calls be made from now on even if Redis was away, until one fails: the crawl is over."""
         self._last = True
 
     async def drop(self) -> None:
@@ -323,7 +327,7 @@ class Link:
         """Call until the answers are there; return them, and the error if some are not."""
         began, lost = time.monotonic(), None
         while True:
-            if not self.away or self._last:
+            if not self._gone and (self._last or not self.away):
                 try:
                     return await ask(lost), None
                 except UriFilterError as error:
@@ -370,10 +374,14 @@ class Link:
         """Note that a call failed: Redis is away, or the filter cannot be used."""
         self._stats.inc_value("urifilter/errors")
         if not _is_away(error):
-            logger.error("The filter cannot be used: %s", error)
+            if not self.is_unusable:
+                logger.error("The filter cannot be used: %s", error)
+            self.is_unusable = True
             if self._options.on_error != "pass":
                 self._close_spider("urifilter_error")
-        elif not self.away and not self._last:
+        elif self._last:
+            self._gone = True
+        elif not self.away:
             self._watch = asyncio.ensure_future(self._watch_for_return())
             logger.warning("%s; %s (URIFILTER_ON_ERROR)", error, _WHILE_AWAY[self._options.on_error])
             if self._options.on_error == "close":

@@ -185,17 +185,14 @@ class Outcomes:
             self._begin()
             await self.settle()
         self._ends.pop(RECORD, None)  # others may fetch these pages, too: so it is with "pass"
-        if left := self.ending | kept.keys():
-            text = "the ends of %d pages could not be told, because Redis is away: they may be fetched again"
-            if self._claiming is None:
-                text = "%d addresses were not fetched and stay seen, because Redis is away"
-            logger.error(text, len(left))
+        left = self.ending | kept.keys()
+        self._report(len(left))
         if self.unfetched:
             self._stats.inc_value("urifilter/unfetched", self.unfetched)
         if keep is not None and not left:
             await keep()
             return
-        if self.unfetched and self._claiming is None:
+        if self.unfetched and self._claiming is None and not left:
             logger.warning(
                 "%d pages were found and not fetched. They are new again, but the pages that link to them are seen, so "
                 "a later crawl may not find them: crawls that are stopped need JOBDIR or URIFILTER_CLAIM",
@@ -203,6 +200,18 @@ class Outcomes:
             )
         if unfiltered:
             logger.warning("%d requests with dont_filter were not made, and are lost", unfiltered)
+
+    def _report(self, left: int) -> None:
+        """Say once how many ends could not be told."""
+        if not left:
+            return
+        text = "the ends of %d pages could not be told, because %s: they may be fetched again"
+        if self._claiming is None:
+            text = "%d addresses were not fetched and stay seen, because %s"
+        if self._link.is_unusable:  # which was an error of its own
+            logger.warning(text, left, "the filter cannot be used")
+        else:
+            logger.error(text, left, "Redis is away")
 
     def _begin(self) -> None:
         if self._task is None:
