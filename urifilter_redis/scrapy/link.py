@@ -161,7 +161,9 @@ class Link:
         except UriFilterError as error:
             if self._options.on_error == "close" or not _is_away(error):
                 await self.close()
-                raise
+                self._tell(error)
+                # Scrapy logs what is raised, with all that led to it: whose calls were in the way is of no use
+                raise error.with_traceback(None) from None
             self._note(error)
 
     async def ask(self, items: Sequence[str | bytes], payload: _Payload) -> list[Answer]:
@@ -370,13 +372,17 @@ class Link:
         self.passed[item] = None
         return Answer.PASS
 
+    def _tell(self, error: UriFilterError) -> None:
+        """Say once that the filter cannot be used."""
+        if not self.is_unusable:
+            logger.error("The filter cannot be used: %s", error)
+        self.is_unusable = True
+
     def _note(self, error: UriFilterError) -> None:
         """Note that a call failed: Redis is away, or the filter cannot be used."""
         self._stats.inc_value("urifilter/errors")
         if not _is_away(error):
-            if not self.is_unusable:
-                logger.error("The filter cannot be used: %s", error)
-            self.is_unusable = True
+            self._tell(error)
             if self._options.on_error != "pass":
                 self._close_spider("urifilter_error")
         elif self._last:
