@@ -296,6 +296,20 @@ def test_a_filter_that_is_dropped(any_server):
         stats = crawl.stats()
         assert stats["finish_reason"] == "urifilter_error"
         assert "The filter cannot be used: " in stats["log"]
+        assert stats["log_count/ERROR"] == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_refuses_the_user(make_server):
+    """The crawl does not begin; one line says why, and no traceback goes down to the client of Redis."""
+    server = make_server(requirepass="right")
+    with Served(count=20) as site:
+        url = f"redis://:wrong@127.0.0.1:{server.port}/0"
+        stats = Crawl(site.url, **settings(server, URIFILTER_REDIS_URL=url)).stats()
+        assert site.fetched() == []
+    lines = stats["log"].splitlines()
+    assert sum("The filter cannot be used: " in line for line in lines) == 1
+    assert not [line for line in lines if "/redis/" in line or "direct cause" in line]
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_redirects_in_a_circle(any_server, claims):
 
 @claims_or_not
 def test_closed_by_a_count_of_pages(any_server, claims):
-    """The next crawl fetches the rest; without claims only what its start leads to, so a warning counts it."""
+    """The next crawl fetches the rest."""
     with Served(pages=star(60), delay=0.01) as site:
         stats = Crawl(
             site.url, CLOSESPIDER_PAGECOUNT=5, CONCURRENT_REQUESTS=2, **ours(any_server, claims=claims)
@@ -190,10 +190,28 @@ def test_closed_by_a_count_of_pages(any_server, claims):
         assert stats["finish_reason"] == "closespider_pagecount"
         left = site.pages.keys() - set(site.fetched())
         assert left
-        assert (f"{len(left)} pages were found and not fetched" in stats["log"]) is not claims
+        assert (stats.get("urifilter/kept", 0) == len(left)) is not claims
         Crawl(site.url, **ours(any_server, claims=claims)).stats()
         assert site.pages.keys() == set(site.fetched())
         assert set(Counter(site.fetched()) - Counter(site.pages.keys())) <= {"/index.html"}
+
+
+def test_a_crawl_that_is_stopped(any_server):
+    """One Ctrl-C loses no page, and the next crawl fetches none once more, but for its start."""
+    with Served(delay=0.002) as site:
+        running = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server))
+        wait_until(lambda: len(site.fetched()) >= 400, "nothing is fetched")
+        running.stop()
+        stats = running.stats()
+        assert stats["finish_reason"] == "shutdown"
+        assert "are kept for the next crawl of this spider" in stats["log"]
+        assert set(site.fetched()) < site.pages.keys()
+        again = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server)).stats()
+        assert again["urifilter/taken_up"] == stats["urifilter/kept"]
+        fetched = Counter(site.fetched())
+        assert fetched.keys() == site.pages.keys()
+        twice = {path for path, times in fetched.items() if times > 1 and not site.pages[path].has_failed}
+        assert {path for path in twice if not site.pages[path].location} <= {site.start}
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C twice", "kill"])

@@ -17,7 +17,7 @@ from scrapy.settings import Settings  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 from support.proxy import Fault, Proxy, never  # noqa: E402
-from support.scrapy_parts import A, B, C, crawler_of, opened, redirected, run, seen  # noqa: E402
+from support.scrapy_parts import A, B, C, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
 from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
@@ -222,7 +222,7 @@ def test_impossible_settings(any_server, settings, said):
 )
 def test_settings_that_cannot_be_opened(any_server, settings, said):
     """They are refused, by their names, as the filter is opened."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=f"^{said}: "):
         run(any_server, None, **settings)
 
 
@@ -322,7 +322,7 @@ def test_dropped_before_the_scheduler(any_server):
 
 
 def test_a_closing_crawl_gives_back(any_server):
-    """All requests that wait for an answer, and in the scheduler's memory, are new again after the crawl."""
+    """All requests that wait for an answer, and in the scheduler's memory, are kept for the next crawl."""
 
     async def test(parts):
         parts.crawler.engine.crawl(scrapy.Request(A))
@@ -331,7 +331,8 @@ def test_a_closing_crawl_gives_back(any_server):
         assert parts.scheduler.held == 1
         return [parts.item(scrapy.Request(each)) for each in (A, B)]
 
-    assert seen(any_server, *run(any_server, test)) == [False, False]
+    items = run(any_server, test)
+    assert kept(any_server) == set(items)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -357,7 +358,7 @@ def test_a_queue_on_disk_keeps_what_waits(any_server, tmp_path, late):
 
 
 def test_closed_as_it_asks(make_server):
-    """Items that the filter inserts as the spider closes are given back."""
+    """Items that the filter inserts as the spider closes are kept for the next crawl."""
     server = make_server()
 
     async def main():
@@ -373,7 +374,35 @@ def test_closed_as_it_asks(make_server):
             await closing
         return [parts.item(scrapy.Request(each)) for each in (A, B)]
 
-    assert seen(server, *asyncio.run(main())) == [True, False]
+    fetched, waiting = asyncio.run(main())
+    assert kept(server) == {waiting} != {fetched}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claims", [False, True])
+def test_closed_while_redis_hangs(make_server, caplog, claims):
+    """The spider closes although no call is answered: one last call waits for its timeout, and one line says so."""
+    server = make_server()
+    calls = []
+
+    async def main():
+        more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_CLAIM": claims}
+        crawler = crawler_of(server, **more)
+        async with opened(crawler) as parts:
+            await parts.begun(scrapy.Request(A))
+            for each in (B, C):
+                crawler.engine.crawl(scrapy.Request(each))
+            await parts.answered()
+            server.suspend()
+            note = parts.crawl.link._note
+            parts.crawl.link._note = lambda error: (calls.append(error), note(error))
+        server.resume()
+
+    asyncio.run(main())
+    assert len(calls) == 1
+    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "because Redis is away" in told[0]
 
 
 def test_a_start_that_goes_on_as_the_spider_closes(any_server):
@@ -405,6 +434,27 @@ def test_an_answer_that_is_lost(any_server):
             assert urls(parts.waiting()) == [B]
 
         run(any_server, test, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+
+
+def test_a_page_whose_answer_was_lost_is_recorded(any_server):
+    """The question may not have reached the filter: the page is seen once it was fetched."""
+    with Proxy(any_server.port) as proxy:
+
+        async def test(parts):
+            await parts.fetched(await parts.begun(scrapy.Request(A)))
+            proxy.plan = lambda _: Fault.CUT_BEFORE
+            request = await parts.begun(scrapy.Request(B))
+            item = parts.item(request)
+            assert (item in parts.crawl.link.unsure, seen(any_server, item)) == (True, [False])
+            proxy.plan = never
+            while parts.crawl.link.away:
+                await asyncio.sleep(0.01)
+            await parts.fetched(request)
+            return item
+
+        more = {"URIFILTER_REDIS_URL": proxy.url, "URIFILTER_TIMEOUT": 0.3, "URIFILTER_ON_ERROR": "pass"}
+        item = run(any_server, test, **more)
+        assert seen(any_server, item) == [True]
 
 
 @pytest.mark.parametrize("how", ["exception", "status", "callback", "pipeline", "vanished", "half-way"])

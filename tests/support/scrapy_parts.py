@@ -174,6 +174,12 @@ def seen(server, *items) -> list[bool]:
         return news.contains_many(items)
 
 
+def kept(server) -> set:
+    """The items that crawls have left for the next one."""
+    with UriFilter.open("news", redis=server.url) as news:
+        return {each.item for each in news.in_hand() if each.holder.startswith("5c")}
+
+
 def redirected(request, url, **more):
     """The request that Scrapy's redirect makes."""
     urls = [*request.meta.get("redirect_urls", []), request.url]

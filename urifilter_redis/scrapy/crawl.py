@@ -11,7 +11,7 @@ from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.utils.misc import load_object
 
-from urifilter_redis.scrapy.fetches import Fetches
+from urifilter_redis.scrapy.fetches import START, Fetches
 from urifilter_redis.scrapy.link import Link
 from urifilter_redis.scrapy.options import Options
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from scrapy.crawler import Crawler
 
+    from urifilter_redis.scrapy.fetches import Fetch
 
 __all__ = ["MOST_HELD", "Crawl", "misplaced"]
 
@@ -48,10 +49,12 @@ class Crawl:
         self.starts: set[Request] = set()
         self.link = Link(self.options, self.stats, lambda: self.is_stopping, self.close_spider)
         self.outcomes = Outcomes(self.options.claiming, self.link, self.stats)
-        self.fetches = Fetches(self.outcomes, self.options.failed, self.starts)
-        #: The scheduler, and what takes over pages with claims, or None: both are set by the scheduler.
+        self.fetches = Fetches(self.outcomes, self.options.failed, self.starts, self._stopped)
+        #: The scheduler; what takes over pages with claims, or None; what keeps them for the next crawl, or None. The
+        #: scheduler sets all three.
         self.scheduler: Any = None
         self.reclaiming: Any = None
+        self.keeping: Any = None
         self.has_middleware = False
         #: The items of requests that were taken over, until they reach the scheduler.
         self.taken_over: dict[Request, str | bytes] = {}
@@ -135,6 +138,12 @@ class Crawl:
     def is_stopping(self) -> bool:
         """Whether the engine is being stopped, as by Ctrl-C."""
         return not self._engine.running
+
+    def _stopped(self, fetch: Fetch) -> None:
+        """Keep the request of a page that is not handled to its end; the next crawl fetches its starts by itself."""
+        if self.keeping is not None and fetch.items and fetch.again != START:
+            fetch.request.errback = fetch.errback
+            self.keeping.note(fetch.request, fetch.items)
 
     def _scheduled(self, request: Request) -> None:
         if request is self._nudge:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from urifilter_redis.scrapy.outcomes import Outcomes
 
-__all__ = ["Fetch", "Fetches", "Mark"]
+__all__ = ["AGAIN", "START", "Fetch", "Fetches", "Mark"]
+
+#: Why a page is fetched whatever the filter says: a start is by each crawl, another as its request says.
+START, AGAIN = "start", "again"
 
 
 class Mark(TypedDict):
@@ -27,13 +30,13 @@ class Mark(TypedDict):
     Attributes:
         items: the items that became "seen", or were claimed, for its page: its own, and those of the addresses that
             redirected to it.
-        again: the page is fetched, and what it redirects to, whatever the filter says.
+        again: the page is fetched, and what it redirects to, whatever the filter says: why.
         visited: the items of the addresses that redirected to it, in their order, as often as each did.
         ask: the filter has to be asked about the request before its download; its own item is not in ``items``.
     """
 
     items: list[str | bytes]
-    again: NotRequired[bool]
+    again: NotRequired[str]
     visited: NotRequired[list[str | bytes]]
     ask: NotRequired[bool]
 
@@ -46,7 +49,7 @@ class Fetch:
 
     Attributes:
         items: the items that end with its page.
-        again: whether what it redirects to is fetched whatever the filter says.
+        again: why what it redirects to is fetched whatever the filter says; empty: it is not.
         visited: the items of the addresses that redirected to it.
         is_sent: whether it reached the downloader.
         is_downloading: whether there is neither a page nor an error nor a request in its place.
@@ -57,7 +60,7 @@ class Fetch:
     """
 
     def __init__(self, request: Request, mark: Mark, finish: Callable[[Fetch, Outcome], object]) -> None:
-        self.request, self.items, self.again = request, mark["items"], mark.get("again", False)
+        self.request, self.items, self.again = request, mark["items"], mark.get("again", "")
         self.visited = mark.get("visited", [])
         self.errback, self._finish = request.errback, finish
         self.is_downloading, self.is_sent, self.has_ended = True, False, False
@@ -84,8 +87,10 @@ class Fetch:
 class Fetches:
     """All fetches of a crawl."""
 
-    def __init__(self, outcomes: Outcomes, failed: Container[int], starts: set[Request]) -> None:
-        self._outcomes, self._failed, self._starts = outcomes, failed, starts
+    def __init__(
+        self, outcomes: Outcomes, failed: Container[int], starts: set[Request], stopped: Callable[[Fetch], object]
+    ) -> None:
+        self._outcomes, self._failed, self._starts, self._stopped = outcomes, failed, starts, stopped
         self._live: set[Fetch] = set()
         #: The fetch whose page yielded a request, until that is settled.
         self._pages: dict[Request, Fetch] = {}
@@ -179,6 +184,8 @@ class Fetches:
         if fetch in self._live:
             self._forget(fetch)
             self._outcomes.note(fetch.items, outcome)
+            if outcome is Outcome.STOPPED:
+                self._stopped(fetch)
 
     def end_all(self, outcome: Outcome) -> None:
         """End all fetches, as the spider has nothing to do: those whose page has not ended have this outcome."""

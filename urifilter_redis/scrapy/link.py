@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.engine.holdings import Claim, Outstanding
+    from urifilter_redis.protocol.claims import InHand
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["COMMIT", "FORGET", "RECORD", "Answer", "Ending", "Link"]
@@ -44,6 +45,12 @@ PAUSE = 0.25
 
 #: Seconds after which the server may have removed the record of a call, so that its answer cannot be had any more.
 RECORDED = 600
+
+#: Seconds for which no crawl with claims takes over what is kept for the next crawl of a spider: the longest lease.
+LONGEST_LEASE = 3600
+
+#: The most items in hand of which a crawl reads whether they are kept for it.
+MOST_READ = 1_000_000
 
 #: Seconds for which nobody gets an item that is released in order to be forgotten.
 _HIDDEN = 60
@@ -103,6 +110,8 @@ class Link:
         self._options, self._stats, self._stopping, self._close_spider = options, stats, stopping, close_spider
         self._filter: AsyncUriFilter | None = None
         self._mine: AsyncClaims | None = None
+        #: Claims by the holder of what waits at a close; see ``Keeping``.
+        self._keeper: AsyncClaims | None = None
         self._opening = asyncio.Lock()
         #: The items that went on without a question ("pass"): once each, until the filter says something about them.
         self.passed: dict[str | bytes, None] = {}
@@ -112,6 +121,10 @@ class Link:
         self._moving = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
         self._last = False
+        #: Whether Redis did not answer a last call: the others would wait as long, one after the other.
+        self._gone = False
+        #: Whether the filter cannot be used, so that the log has said it.
+        self.is_unusable = False
 
     @property
     def away(self) -> bool:
@@ -144,11 +157,13 @@ class Link:
         try:
             await self._opened()
         except ValueError as error:
-            raise ValueError(f"{self._options.named}: {error}") from None
+            raise ValueError(f"{self._options.named(error)}: {error}") from None
         except UriFilterError as error:
             if self._options.on_error == "close" or not _is_away(error):
                 await self.close()
-                raise
+                self._tell(error)
+                # Scrapy logs what is raised, with all that led to it: whose calls were in the way is of no use
+                raise error.with_traceback(None) from None
             self._note(error)
 
     async def ask(self, items: Sequence[str | bytes], payload: _Payload) -> list[Answer]:
@@ -194,8 +209,42 @@ class Link:
         """Return how much other crawls have in hand; None while Redis is away."""
         return await self._look(lambda mine: mine.outstanding())
 
+    async def keep(self, holder: str, payloads: dict[str | bytes, str]) -> list[bool | None]:
+        """Claim items for a holder that no process is; return whether each is kept, None if nobody knows."""
+
+        async def claim(lost: UriFilterError | None) -> list[bool]:
+            return await (await self._keeping(holder)).claim_many(payloads, payload=payloads.__getitem__, retry=lost)
+
+        answers, _ = await self._call(claim, len(payloads))
+        return [None if each is None else bool(each) for each in answers]
+
+    async def kept(self, holder: str) -> list[InHand] | None:
+        """Return what a holder has; None while Redis is away."""
+        if self.away or self._filter is None:
+            return None
+        try:
+            return [
+                each for each in await self._filter.in_hand(MOST_READ) if each.holder == holder and _is_item(each.item)
+            ]
+        except UriFilterError as error:
+            self._note(error)
+            return None
+
+    async def take(self, holder: str, items: Sequence[str | bytes]) -> list[bool | None]:
+        """Commit items of a holder; return whether this call did it: of several crawls one. None: nobody was asked.
+
+        If the answer is lost for good the item was taken, so that it is not lost.
+        """
+
+        async def commit(lost: UriFilterError | None) -> list[bool]:
+            return await (await self._keeping(holder)).commit(items, retry=lost)
+
+        answers, error = await self._call(commit, len(items))
+        unknown = True if isinstance(error, AnswerLost) else None
+        return [unknown if each is None else bool(each) for each in answers]
+
     def last_calls(self) -> None:
-        """Let calls be made from now on even if Redis was away, once each: the crawl is over."""
+        """Let calls be made from now on even if Redis was away, until one fails: the crawl is over."""
         self._last = True
 
     async def drop(self) -> None:
@@ -223,6 +272,12 @@ class Link:
                 self._mine = self._filter.claims(options.claiming.lease, pauses=options.claiming.share is None)
             return self._filter
 
+    async def _keeping(self, holder: str) -> AsyncClaims:
+        news = await self._opened()
+        if self._keeper is None:
+            self._keeper = news.claims(LONGEST_LEASE, holder=holder, beats=False)
+        return self._keeper
+
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
         where = options.where | options.cache
@@ -234,7 +289,7 @@ class Link:
     async def _drop(self, _: UriFilterError | None) -> list[bool]:
         news = await self._opened()
         async with self._opening:  # what is opened meanwhile could be the old filter
-            self._filter = None
+            self._filter = self._keeper = None
             await news.drop()
             await news.close()
         await self._opened()
@@ -274,7 +329,7 @@ class Link:
         """Call until the answers are there; return them, and the error if some are not."""
         began, lost = time.monotonic(), None
         while True:
-            if not self.away or self._last:
+            if not self._gone and (self._last or not self.away):
                 try:
                     return await ask(lost), None
                 except UriFilterError as error:
@@ -317,14 +372,22 @@ class Link:
         self.passed[item] = None
         return Answer.PASS
 
+    def _tell(self, error: UriFilterError) -> None:
+        """Say once that the filter cannot be used."""
+        if not self.is_unusable:
+            logger.error("The filter cannot be used: %s", error)
+        self.is_unusable = True
+
     def _note(self, error: UriFilterError) -> None:
         """Note that a call failed: Redis is away, or the filter cannot be used."""
         self._stats.inc_value("urifilter/errors")
         if not _is_away(error):
-            logger.error("The filter cannot be used: %s", error)
+            self._tell(error)
             if self._options.on_error != "pass":
                 self._close_spider("urifilter_error")
-        elif not self.away and not self._last:
+        elif self._last:
+            self._gone = True
+        elif not self.away:
             self._watch = asyncio.ensure_future(self._watch_for_return())
             logger.warning("%s; %s (URIFILTER_ON_ERROR)", error, _WHILE_AWAY[self._options.on_error])
             if self._options.on_error == "close":

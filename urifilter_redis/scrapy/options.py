@@ -131,12 +131,13 @@ class Options:
     claiming: Claiming | None
     failed: frozenset[int]
 
-    @property
-    def named(self) -> str:
-        """The names of the settings that are checked as the filter is opened, as far as they are set."""
+    def named(self, error: ValueError) -> str:
+        """Return the settings, as far as they are set, that an error is about as the filter is opened."""
         names = {value: name for name, value in _WHERE.items()}
-        named = [names.get(each, each.upper()) for each in (*self.where, *self.cache) if each != "timeouts"]
-        return ", ".join(f"URIFILTER_{each}" for each in named)
+        given = [each for each in (*self.where, *self.cache) if each != "timeouts"]
+        about = [each for each in given if each != "redis" and re.search(rf"\b{each}\b", str(error))]
+        about = about or [each for each in given if each == "redis"] or given
+        return ", ".join(f"URIFILTER_{names.get(each, each.upper())}" for each in about)
 
     @classmethod
     def of(cls, crawler: Crawler) -> Options:

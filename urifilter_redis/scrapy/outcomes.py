@@ -11,7 +11,7 @@ from urifilter_redis.scrapy.link import COMMIT, FORGET, RECORD, Ending
 from urifilter_redis.scrapy.payloads import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from scrapy import Request
     from scrapy.statscollectors import StatsCollector
@@ -168,10 +168,13 @@ class Outcomes:
         if self._task is not None:
             await asyncio.shield(self._task)
 
-    async def finish(self, unfiltered: int, *, commits: bool = True) -> None:
+    async def finish(
+        self, unfiltered: int, *, commits: bool = True, keep: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """End all items now, and those that failed without claims; report what cannot be ended, and what is unfetched.
 
         ``unfiltered`` requests with ``dont_filter`` are among the latter. Without ``commits`` nothing is committed.
+        ``keep`` keeps both for the next crawl, and reports that.
         """
         if self._claiming is None:
             self._forget(self.failed)
@@ -182,14 +185,14 @@ class Outcomes:
             self._begin()
             await self.settle()
         self._ends.pop(RECORD, None)  # others may fetch these pages, too: so it is with "pass"
-        if left := self.ending | kept.keys():
-            text = "the ends of %d pages could not be told, because Redis is away: they may be fetched again"
-            if self._claiming is None:
-                text = "%d addresses were not fetched and stay seen, because Redis is away"
-            logger.error(text, len(left))
+        left = self.ending | kept.keys()
+        self._report(len(left))
         if self.unfetched:
             self._stats.inc_value("urifilter/unfetched", self.unfetched)
-        if self.unfetched and self._claiming is None:
+        if keep is not None and not left:
+            await keep()
+            return
+        if self.unfetched and self._claiming is None and not left:
             logger.warning(
                 "%d pages were found and not fetched. They are new again, but the pages that link to them are seen, so "
                 "a later crawl may not find them: crawls that are stopped need JOBDIR or URIFILTER_CLAIM",
@@ -197,6 +200,18 @@ class Outcomes:
             )
         if unfiltered:
             logger.warning("%d requests with dont_filter were not made, and are lost", unfiltered)
+
+    def _report(self, left: int) -> None:
+        """Say once how many ends could not be told."""
+        if not left:
+            return
+        text = "the ends of %d pages could not be told, because %s: they may be fetched again"
+        if self._claiming is None:
+            text = "%d addresses were not fetched and stay seen, because %s"
+        if self._link.is_unusable:  # which was an error of its own
+            logger.warning(text, left, "the filter cannot be used")
+        else:
+            logger.error(text, left, "Redis is away")
 
     def _begin(self) -> None:
         if self._task is None:

@@ -18,7 +18,8 @@ from scrapy.utils.misc import build_from_crawler, load_object
 
 from urifilter_redis.scrapy.claims import Reclaiming
 from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl
-from urifilter_redis.scrapy.fetches import Mark
+from urifilter_redis.scrapy.fetches import AGAIN, START, Mark
+from urifilter_redis.scrapy.keeping import Keeping
 from urifilter_redis.scrapy.link import Answer
 from urifilter_redis.scrapy.options import META
 from urifilter_redis.scrapy.outcomes import Outcome
@@ -59,7 +60,7 @@ class _Question(NamedTuple):
     Attributes:
         earlier: the items that end with its page: those of the addresses that redirected to it.
         visited: the items of these addresses, also of those that are another's to end.
-        again: whether its page is fetched whatever the filter says.
+        again: why its page is fetched whatever the filter says; empty: it is not.
         is_late: whether it waited in the project's scheduler without an answer.
     """
 
@@ -67,7 +68,7 @@ class _Question(NamedTuple):
     item: str | bytes
     earlier: list[str | bytes]
     visited: list[str | bytes]
-    again: bool
+    again: str
     is_late: bool = False
 
 
@@ -83,6 +84,8 @@ class UriFilterScheduler(BaseScheduler):
         crawl.scheduler = self
         if crawl.options.claiming is not None:
             crawl.reclaiming = Reclaiming(crawl, crawl.options.claiming)
+        elif not (crawler.settings.get("JOBDIR") or crawl.options.clear):  # both say what becomes of what waits
+            crawl.keeping = Keeping(crawl)
         self._share = None if crawl.options.claiming is None else crawl.options.claiming.share
         settings = crawler.settings
         inner = load_object(settings.get("URIFILTER_SCHEDULER") or "scrapy.core.scheduler.Scheduler")
@@ -126,7 +129,7 @@ class UriFilterScheduler(BaseScheduler):
         return deferred_from_coro(self._open(spider))
 
     def close(self, reason: str) -> Deferred[None]:
-        """Ask about what waits, give back what is unfetched, and close the project's scheduler and the filter."""
+        """Ask about what waits, keep what is unfetched, and close the project's scheduler and the filter."""
         return deferred_from_coro(self._close(reason))
 
     def has_pending_requests(self) -> bool:
@@ -142,7 +145,7 @@ class UriFilterScheduler(BaseScheduler):
             return self._pass_on(request, Mark(items=[taken]))
         if self._is_closed:
             return False
-        item, again = crawl.item(request), is_start or request.meta.get(META) == "again"
+        item, again = crawl.item(request), START if is_start else AGAIN if request.meta.get(META) == AGAIN else ""
         if fetch is not None:
             own, takes_place = crawl.item(fetch.request), fetch.is_downloading
             if request.dont_filter and (item == own or takes_place) and not fetch.is_redirect(request):  # a retry
@@ -169,7 +172,7 @@ class UriFilterScheduler(BaseScheduler):
             if mark is None:
                 return cast("Request", request)
             if mark.get("ask"):
-                more = mark.get("visited", []), mark.get("again", False)
+                more = mark.get("visited", []), mark.get("again", "")
                 question = _Question(request, crawl.item(request), mark["items"], *more, is_late=True)
                 if not (crawl.link.away and crawl.options.on_error == "pass"):
                     self._ask_about(question)
@@ -197,6 +200,7 @@ class UriFilterScheduler(BaseScheduler):
         if (opened := self._inner.open(spider)) is not None:
             await maybe_deferred_to_future(opened)
         await self._clear()
+        await self._take_up()
 
     async def _close(self, reason: str) -> None:
         crawl, self._is_closed = self._crawl, True
@@ -210,7 +214,8 @@ class UriFilterScheduler(BaseScheduler):
             await maybe_deferred_to_future(closed)
         await self._clear()
         crawl.fetches.end_all(Outcome.STOPPED)
-        await crawl.outcomes.finish(unfiltered, commits=knows_all)
+        keep = None if crawl.keeping is None else crawl.keeping.keep
+        await crawl.outcomes.finish(unfiltered, commits=knows_all, keep=keep)
         await crawl.link.close()
 
     async def _clear(self) -> None:
@@ -218,6 +223,16 @@ class UriFilterScheduler(BaseScheduler):
             self._clears = False
             await self._crawl.outcomes.settle()
             await self._crawl.link.drop()
+
+    async def _take_up(self) -> None:
+        """Take up what earlier crawls of this spider have left."""
+        if self._crawl.keeping is None or not self._crawl.keeping.is_due:
+            return
+        for request, item in await self._crawl.keeping.take_up():
+            if item is None:
+                self._inner.enqueue_request(request)
+            else:
+                self._pass_on(request, Mark(items=[item]))
 
     async def _end_memory(self) -> tuple[bool, int]:
         """Give back the items of requests that end with the crawl.
@@ -244,15 +259,21 @@ class UriFilterScheduler(BaseScheduler):
 
     def _stop(self, requests: Any) -> tuple[list[Request], int]:
         """Give back the items of requests; return those that nobody was asked about, and the number of others."""
-        late, unfiltered = [], 0
+        late, unfiltered, keeping = [], 0, self._crawl.keeping if self._is_closed else None
         for request in requests:
             mark = _taken_mark(request)
             if mark is None:
                 unfiltered += 1
+                if keeping is not None:
+                    keeping.note(request, [])
                 continue
-            self._crawl.outcomes.note(mark["items"], Outcome.STOPPED)
+            items = mark["items"]
+            self._crawl.outcomes.note(items, Outcome.STOPPED)
             if mark.get("ask"):
                 late.append(request)
+                items = [*items, self._crawl.item(request)]
+            if keeping is not None and items and mark.get("again") != START:
+                keeping.note(request, items)
         return late, unfiltered
 
     def _pass_on(self, request: Request, mark: Mark) -> bool:
@@ -279,6 +300,8 @@ class UriFilterScheduler(BaseScheduler):
                 if crawl.outcomes.forgets and not crawl.link.away:  # "seen" may be no longer true as it arrives
                     await crawl.outcomes.settle()
                 answers = await self._answers()
+                if not crawl.link.away:  # it may have been as the crawl began
+                    await self._take_up()
                 asked, self._asked = self._asked, []
                 for question in asked:
                     self._answer(question, answers.get(question.item, Answer.SEEN))
@@ -377,7 +400,7 @@ class UriFilterScheduler(BaseScheduler):
         elif answer is not Answer.AGAIN:
             mark["ask"] = True
         if question.again:
-            mark["again"] = True
+            mark["again"] = question.again
         if question.visited:
             mark["visited"] = question.visited
         return mark
@@ -400,7 +423,7 @@ class UriDupeFilter(BaseDupeFilter):
         return cls(spider.crawler)
 
     def clear(self) -> None:
-        """Empty the filter if ``URIFILTER_CLEAR`` is set; otherwise warn, and make new again what the queue has.
+        """Empty the filter if ``URIFILTER_CLEAR`` is set; otherwise warn, and keep or give back what the queue has.
 
         The scheduler of scrapy-redis calls this before it empties its queue: as a spider closes, unless
         ``SCHEDULER_PERSIST`` is set, and as it opens with ``SCHEDULER_FLUSH_ON_START``.

@@ -1,0 +1,226 @@
+"""The parts for Scrapy without claims: what waits as a spider closes is there for the next crawl of that spider."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+
+from scrapy.exceptions import CloseSpider  # noqa: E402
+from support.scrapy_parts import A, B, C, crawler_of, kept, opened, redirected, run  # noqa: E402
+from support.scrapy_parts import seen as seen_by  # noqa: E402
+
+from urifilter_redis import UriFilter  # noqa: E402
+from urifilter_redis.scrapy.keeping import holder_of  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
+)
+
+BY_URL = {"URIFILTER_KEY": "url"}
+
+
+class Spider(scrapy.Spider):
+    """A spider with two callbacks."""
+
+    name = "spider"
+
+    def parse(self, response, **_): ...
+
+    def about(self, response, depth): ...
+
+
+def crawled(server, test, **settings):
+    return run(server, test, **({"spider": Spider} | BY_URL | settings))
+
+
+async def leave_two(parts):
+    """A page is fetched, and what it links to is not."""
+    start = await parts.begun(scrapy.Request(A))
+    about = scrapy.Request(B, parts.crawler.spider.about, "POST", body=b"\xff", cb_kwargs={"depth": 1}, priority=3)
+    await parts.fetched(start, about, scrapy.Request(C))
+
+
+async def taken_up(parts):
+    """The addresses of what is taken up; all of it is fetched."""
+    found = parts.waiting()
+    for each in found:
+        await parts.fetched(each)
+    return sorted(each.url for each in found)
+
+
+def test_the_next_crawl_fetches_it(any_server):
+    """It has its method, body, callback and arguments; it is seen from then on, and the crawl after it begins empty."""
+
+    async def test(parts):
+        by_url = {each.url: each for each in parts.waiting()}
+        about = by_url[B]
+        assert (about.callback, about.cb_kwargs) == (parts.crawler.spider.about, {"depth": 1})
+        assert (about.method, about.body, about.priority) == ("POST", b"\xff", 3)
+        assert parts.stats.get_value("urifilter/taken_up") == 2
+        assert await parts.found(scrapy.Request(C)) == []
+        for each in by_url.values():
+            await parts.fetched(each)
+        return [parts.item(each) for each in by_url.values()]
+
+    crawled(any_server, leave_two)
+    assert len(kept(any_server)) == 2
+    items = crawled(any_server, test)
+    assert all(seen_by(any_server, *items))
+    assert kept(any_server) == set()
+    assert crawled(any_server, taken_up) == []
+
+
+def test_it_is_kept_again(any_server):
+    """A crawl that is stopped before it has fetched what it has taken up leaves it to the next one."""
+
+    async def stopped(parts):
+        await parts.fetched(parts.scheduler.next_request())
+
+    crawled(any_server, leave_two)
+    crawled(any_server, stopped)
+    assert len(crawled(any_server, taken_up)) == 1
+
+
+def test_five_spiders_of_a_filter(any_server):
+    """Each takes up what a spider of its own name has left."""
+    spiders = [type("Named", (Spider,), {"name": f"spider{n}"}) for n in range(5)]
+    urls = [f"https://example.com/{n}" for n in range(5)]
+
+    async def leave(parts):
+        parts.crawler.engine.crawl(scrapy.Request(urls[spiders.index(type(parts.crawler.spider))]))
+
+    def settings(spider):
+        crawler = crawler_of(any_server, spider, **BY_URL)
+        crawler.spider = crawler.engine.spider = spider(name=spider.name)
+        return crawler
+
+    async def main(test):
+        found = []
+        for each in spiders:
+            async with opened(settings(each)) as parts:
+                found.append(await test(parts))
+        return found
+
+    asyncio.run(main(leave))
+    assert kept(any_server) == set(urls)
+    assert asyncio.run(main(taken_up)) == [[url] for url in urls]
+
+
+def test_two_crawls_at_once(any_server):
+    """Of two that begin together one gets each page."""
+    crawled(any_server, leave_two)
+
+    async def main():
+        one, two = (crawler_of(any_server, Spider, **BY_URL) for _ in range(2))
+        async with opened(one) as first, opened(two) as second:
+            return await taken_up(first) + await taken_up(second)
+
+    assert sorted(asyncio.run(main())) == [B, C]
+
+
+def test_one_that_others_claim(any_server):
+    """A page that another crawl finds between its end here and the close is that crawl's."""
+
+    async def test(parts):
+        parts.crawler.engine.crawl(scrapy.Request(A))
+        await parts.answered()
+        keep = parts.crawl.keeping.keep
+
+        async def late():
+            with UriFilter.open("news", redis=any_server.url) as news:
+                assert news.insert(A)
+            await keep()
+
+        parts.crawl.keeping.keep = late
+
+    crawled(any_server, test)
+    assert kept(any_server) == set()
+
+
+@pytest.mark.parametrize("how", ["closes", "half-way", "dont_filter", "unasked", "again", "retry", "redirect"])
+def test_what_is_kept(any_server, how):
+    """Pages that a callback closed, requests with dont_filter, and those that nobody was asked about, are kept, too."""
+
+    async def leave(parts):
+        if how in {"closes", "half-way"}:
+            request = await parts.begun(scrapy.Request(B))
+            if how == "closes":
+                await parts.fetched(request, CloseSpider())
+        elif how == "dont_filter":
+            parts.crawler.engine.crawl(scrapy.Request(B, dont_filter=True))
+        elif how == "unasked":
+            parts.crawler.engine.crawl(scrapy.Request(B))
+        elif how == "again":
+            parts.crawler.engine.crawl(scrapy.Request(B, meta={"urifilter": "again"}))
+        elif how == "retry":
+            parts.crawler.engine.crawl((await parts.begun(scrapy.Request(B))).replace(dont_filter=True))
+        else:
+            parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), B))
+        if how != "unasked":
+            await parts.answered()
+
+    crawled(any_server, leave)
+    assert crawled(any_server, taken_up) == [B]
+    assert kept(any_server) == set()
+
+
+def test_starts_are_not_kept(any_server, caplog):
+    """The next crawl begins with them, and would fetch them twice."""
+
+    async def leave(parts):
+        for each in (scrapy.Request(A), scrapy.Request(B, dont_filter=True)):
+
+            async def start(each=each):
+                yield each
+
+            async for request in parts.middleware.process_start(start()):
+                parts.crawler.engine.crawl(request)
+        await parts.answered()
+
+    crawled(any_server, leave)
+    assert seen_by(any_server, A, B) == [False, False]
+    assert "cannot be kept" not in caplog.text
+
+
+def test_one_without_its_callback(any_server, caplog):
+    """A request that cannot be kept whole is kept as it is sent, and the log says what was left out."""
+
+    async def leave(parts):
+        parts.crawler.engine.crawl(scrapy.Request(B, lambda _: None))
+        await parts.answered()
+
+    crawled(any_server, leave)
+    assert f"<GET {B}> is kept for parse(), without callback (" in caplog.text
+    assert crawled(any_server, taken_up) == [B]
+
+
+def test_one_that_cannot_be_read(any_server, caplog):
+    """It stays where it is, until there is a spider that can fetch it."""
+    crawled(any_server, leave_two)
+    assert crawled(any_server, taken_up, spider=scrapy.Spider) == [C]
+    assert "was kept by an earlier crawl, and cannot be fetched" in caplog.text
+    assert crawled(any_server, taken_up) == [B]
+
+
+@pytest.mark.parametrize("settings", [{"JOBDIR": "jobs"}, {"URIFILTER_CLEAR": True}, {"URIFILTER_CLAIM": True}])
+def test_kept_elsewhere(any_server, tmp_path, settings):
+    """With JOBDIR and claims what waits is kept as before, and with URIFILTER_CLEAR nothing."""
+    settings = {name: str(tmp_path) if name == "JOBDIR" else value for name, value in settings.items()}
+
+    async def leave(parts):
+        assert parts.crawl.keeping is None
+        parts.crawler.engine.crawl(scrapy.Request(B))
+        await parts.answered()
+
+    crawled(any_server, leave, **settings)
+    assert kept(any_server) == set()
+
+
+def test_holders():
+    """The holder of a spider's name is the same in each process, and differs from those of other names."""
+    assert holder_of(Spider()) == "5c" + holder_of(Spider())[2:]
+    assert holder_of(Spider()) != holder_of(scrapy.Spider(name="other"))
+    assert len(holder_of(Spider())) == 16
