@@ -161,6 +161,7 @@ def test_a_client_that_is_given_has_its_connections_back(any_server):
     assert asyncio.run(run()) == [(True, True)] * 3
 
 
+@pytest.mark.quick
 def test_a_connection_that_the_server_has_closed(server, monkeypatch):
     """It is replaced before anything is sent over it, so no answer is lost for that; and no connection is left over."""
     sent, perform, awaited = [], driver.perform_step, driver.perform_step_async
