@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from urifilter_redis import UriFilter, UriFilterError, list_filters
-from urifilter_redis.archive.maintenance import examine_archive
+from urifilter_redis.archive.maintenance import examine_archive, examine_kept
 from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.sizing import LAYOUTS
 from urifilter_redis.engine.driver import drive
@@ -31,6 +31,8 @@ from .common import Shared, columns, filter_name, pass_shared, print_json, share
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from urifilter_redis.flows.info import FilterInfo
+
 __all__ = ["doctor"]
 
 
@@ -43,7 +45,8 @@ __all__ = ["doctor"]
 def doctor(options: Shared, part: str | None, name: str | None, layout: str | None) -> None:
     """Check whether this server keeps the filters' promises, and say what to change.
 
-    With --archive, or URIFILTER_ARCHIVE, it also looks whether this user can read and write the archive, and has room.
+    With --archive, or URIFILTER_ARCHIVE, it also looks whether this user can read and write the archive, has room, and
+    whether each filter is kept there.
     Exits with 0 if all promises hold, with 1 if one does not, with 2 on errors.
 
     With --acl it prints an ACL SETUSER command instead, for redis-cli: a reader asks, a crawler also inserts and
@@ -93,6 +96,19 @@ def _archive(options: Shared) -> list[Finding]:
         drive(backend.close())
 
 
+def _kept(options: Shared, found: FilterInfo) -> Iterator[Finding]:
+    """Yield that the archive which was named does not keep a filter."""
+    backend = named_backend(options.archive)
+    if backend is None:
+        return
+    try:
+        finding = drive(examine_kept(backend, found.name, found.uid, found.archive))
+    finally:
+        drive(backend.close())
+    if finding is not None:
+        yield finding
+
+
 def _filter(options: Shared, name: str) -> Iterator[Finding]:
     try:
         with UriFilter.open(name, archive="", **options.where()) as opened:
@@ -100,6 +116,7 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
             yield from examine_claims(found)
             yield from examine_copies(found)
+            yield from _kept(options, found)
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

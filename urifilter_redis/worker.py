@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.archive.maintenance import names as registered_names
+from urifilter_redis.archive.maintenance import not_kept
 from urifilter_redis.base_blocking import connect, list_filters
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter
@@ -100,6 +101,7 @@ class Worker:
     check: Callable[[], object] = lambda: None
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     timeouts: Timeouts | None = None
+    _told: set[str] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -133,6 +135,16 @@ class Worker:
         if self.backend is not None:
             found |= set(drive(registered_names(self.backend)))
         return tuple(sorted(found))
+
+    def not_kept(self, name: str) -> dict[str, Any]:
+        """Return the fields of ``Served`` for a filter without an archive; it is an error if the worker has one."""
+        if self.backend is None:
+            return {}
+        text = not_kept(name)
+        if name not in self._told:
+            self._told.add(name)
+            log.error("%s", text)
+        return {"error": text}
 
     def _serve(self, name: str, *, force: bool) -> Served:
         try:
@@ -184,7 +196,9 @@ class _LeasedWork:
     def _checkpoint(self, *, force: bool) -> dict[str, Any]:
         """Write a checkpoint if one is due; a rotation makes it due, so that a restore has the new slices."""
         opened = self._opened
-        if opened.config.archive in {None, "redis"} or (not force and opened.checkpoint_age() < self._worker.every):
+        if opened.config.archive in {None, "redis"}:
+            return self._worker.not_kept(opened.name)
+        if not force and opened.checkpoint_age() < self._worker.every:
             return {}
         done = opened.checkpoint()
         text = "%s: checkpoint %d, %d of %d shards, %d bytes"

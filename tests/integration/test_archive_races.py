@@ -166,6 +166,7 @@ def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     assert 0 not in archived_filter().ages([*range(500), *range(1000, 7000)])
 
 
+@pytest.mark.quick
 def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_filter):
     """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
     news = archived_filter(capacity=1000)

@@ -489,3 +489,24 @@ def test_lines_that_cannot_be_made(there, arguments, text):
     out, err = cli.run("lua", "show", *arguments, code=2)
     assert out == b""
     assert text in err
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl", "noeviction"])
+def test_policy_that_deletes_bitmaps(server, folder, caplog, policy):
+    """Who makes or restores a filter is warned, and doctor calls it a danger; a filter has no keys that expire."""
+    danger = policy.startswith("allkeys")
+    with server.client() as client:
+        client.config_set("maxmemory-policy", policy)
+        try:
+            with UriFilter.create("news", capacity=1000, redis=server.url, archive=folder) as news:
+                news.insert_many(range(10))
+                news.checkpoint()
+                assert {client.ttl(key) for key in client.keys()} == {-1}
+            made, _ = caplog.text.count("so the server deletes bitmaps"), caplog.clear()
+            client.flushall()
+            UriFilter.open("news", redis=server.url, archive=folder).close()
+            assert (made > 0, "so the server deletes bitmaps" in caplog.text) == (danger, danger)
+            level, _ = findings(server.url, 1)["eviction"]
+            assert level == ("danger" if danger else "ok")
+        finally:
+            client.config_set("maxmemory-policy", "noeviction")

@@ -1011,3 +1011,29 @@ def test_doctor_on_an_archive_of_somebody_else(own_disk):
     own_disk.chmod(0)
     ((level, text),) = as_nobody(own_disk)
     assert (level, f"{own_disk} (owner nobody, mode 000)" in text) == ("danger", True)
+
+
+def test_filter_without_an_archive_is_not_kept(there, folder, monkeypatch):
+    """An archive that is named later keeps nothing of it: worker and doctor say so, and are no success."""
+    monkeypatch.delenv("URIFILTER_ARCHIVE")
+    UriFilter.create("plain", capacity=1000, retention="ring", slices=2, period="1d").close()
+    cli.run("worker", "--once")  # nobody has asked for an archive
+    assert "has no archive" not in cli.invoke("doctor")[1].decode()
+    UriFilter.create("news", capacity=1000, archive=folder).close()
+    monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
+    _, err = cli.run("worker", "--once", code=2)
+    assert err.count("plain has no archive, so nothing keeps it") == 1
+    done = json.loads(cli.run("worker", "--once", "--json", code=2)[0])
+    assert [(each["filter"], bool(each["error"])) for each in done] == [("news", False), ("plain", True)]
+    assert b"plain has no archive, so nothing keeps it" in cli.run("doctor", code=1)[0]
+
+
+def test_filter_in_another_archive_is_not_kept(there, tmp_path):
+    """Worker and doctor say which archive has it."""
+    make()
+    other = (tmp_path / "other").as_uri()
+    (tmp_path / "other").mkdir()
+    assert "it needs its archive" in cli.run("worker", "--once", "--archive", other, code=2)[1]
+    text = cli.run("doctor", "--archive", other, code=1)[0].decode()
+    assert "news is kept in" in text
+    assert "name the right archive" in text

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pickle
 from functools import partial
+from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
@@ -14,7 +17,7 @@ from support.killer import name_of
 from support.servers import Saved
 from support.shard_keys import shard_key
 
-from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, Restoring, SliceLost, UriFilter
+from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, ConfigMismatch, Restoring, SliceLost, UriFilter, drop_filter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.flows import restore
@@ -315,3 +318,48 @@ def test_a_lost_bitmap_without_a_checkpoint(server, folder, kind):
     with server.client() as admin:
         assert not admin.exists(shard_key("news", 1, 2, "today"))
         assert admin.hget(shard_key("news", 0, 2, "meta"), "phase") in {"idle", b"idle"}
+
+
+def test_another_filter_in_the_archive_by_now(server, folder):
+    """A client that was packed before is refused, although Redis has nothing: the registration has another seed."""
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=1000) as old:
+        packed = pickle.dumps(old)
+    drop_filter("news", **where)
+    UriFilter.create("news", **where, capacity=1000).close()
+    with server.client() as admin:
+        admin.flushall()
+        with pytest.raises(ConfigMismatch, match="dropped and created anew"):
+            pickle.loads(packed).insert("a")
+        assert admin.keys() == []
+
+
+def test_bytes_are_durable_before_their_names(server, tmp_path, monkeypatch):
+    """Of each blob and document the bytes are synced, then it is renamed, then its folder is synced."""
+    done: list[tuple[str, str]] = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor):
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        done.append(("folder" if path.is_dir() else "file", str(path)))
+        sync(descriptor)
+
+    def renamed(path, target):
+        done.append(("rename", str(path)))
+        assert ("file", str(path)) in done, f"{path} is renamed before its bytes are on the disk"
+        made.append(Path(target))
+        return replace(path, target)
+
+    made: list[Path] = []
+    where = {"redis": server.url, "archive": (tmp_path / "archive").as_uri()}
+    (tmp_path / "archive").mkdir()
+    with UriFilter.create("news", **where, capacity=1000) as news:
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(Path, "replace", renamed)
+        news.insert("a")
+        news.checkpoint()
+    in_archive = [each for each in made if each.is_relative_to(tmp_path / "archive")]
+    assert {each.suffix for each in in_archive} == {".blob", ".json"}
+    for each in in_archive:
+        at = max(i for i, step in enumerate(done) if step[0] == "rename" and Path(step[1]).parent == each.parent)
+        assert ("folder", str(each.parent)) in done[at:]

@@ -134,6 +134,7 @@ def test_a_life(guarded, redis, api, name):
         admin.flushall()
     assert api("restore", name) == uid
     assert api("ages", name, ["a"]) == [3]
+    assert api("acknowledge", name) == 0  # a restore by hand acknowledges itself
     more = f"{name}.more"
     other = api("create", more, **RING, seed=1)
     api("insert_many", more, ["b"])

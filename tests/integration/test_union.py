@@ -382,3 +382,24 @@ def test_command_line(any_server):
     assert "--capacity is missing" in cli.run("create", "x", *where, code=2)[1]
     assert "no such filter" in cli.run("create", "x", "--like", "nope", *where, code=2)[1]
     cli.run("union", "all", *where, code=2)
+
+
+def test_rings_that_rotate_in_turns(server):
+    """What came from the source leaves the target no rotation before it leaves the source."""
+    target, source = pair(server, retention="ring", slices=4, period="1d")
+    items = []
+    for day in range(4):
+        items += [f"{day}-{i}" for i in range(20)]
+        source.insert_many(items[-20:])
+        if day < 3:
+            target.rotate()
+            source.rotate()
+    target.union("monday")
+    left = []
+    for _ in range(4):
+        alive = [item for item in items if source.contains(item)]
+        left.append(len(alive))
+        assert 0 not in target.ages(alive)
+        target.rotate()
+        source.rotate()
+    assert left == [80, 60, 40, 20]

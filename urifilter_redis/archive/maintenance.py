@@ -29,7 +29,9 @@ __all__ = [
     "Verified",
     "entries",
     "examine_archive",
+    "examine_kept",
     "names",
+    "not_kept",
     "prune",
     "show",
     "verify_all",
@@ -242,6 +244,27 @@ def examine_archive(backend: Backend) -> Flow[list[Finding]]:
             text = f"{each.problems[0]}{more}: urifilter archive verify"
             findings.append(Finding("danger", f"archive of {each.filter}", text))
     return findings
+
+
+def not_kept(name: str) -> str:
+    """Return the text about a filter without an archive, for those who have named one."""
+    advice = f"make another with create --like {name} and the archive, and merge this one into it with union"
+    return f"{name} has no archive, so nothing keeps it: {advice}"
+
+
+def examine_kept(backend: Backend, name: str, uid: str, archive: str | None) -> Flow[Finding | None]:
+    """Return the finding about a filter in Redis that an archive, which somebody has named, does not keep."""
+    if archive in {None, "redis"}:
+        return Finding("danger", f"archive of {name}", not_kept(name))
+    try:
+        yield from backend.filters()
+        found = (yield from find_registration(backend, name)).registration
+    except ArchiveError:  # there is a finding about the archive
+        return None
+    if found is not None and not found.dropped and found.config.uid == uid:
+        return None
+    text = f"{name} is kept in {archive}, and {backend.shown} does not have it: name the right archive"
+    return Finding("danger", f"archive of {name}", text)
 
 
 def show(backend: Backend, name: str) -> Flow[tuple[Registration, list[Document]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -14,13 +15,17 @@ from urifilter_redis.engine.queries import servers_info
 from urifilter_redis.errors import TooLarge
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.protocol.keys import FilterKeys
 
-__all__ = ["check_free", "check_room", "full_in"]
+__all__ = ["check_free", "check_room", "deletes_bitmaps", "full_in"]
+
+log = logging.getLogger("urifilter_redis")
 
 #: The free memory that a new filter must find unless it is ``large``, as a multiple of the full filter's. The quarter
 #: more of ``maxmemory`` is for claims, forgotten items and connections. Other programs use the machine's memory, too,
@@ -54,6 +59,19 @@ def check_room(session: Session, settings: Settings, *, large: bool) -> Flow[Non
             raise TooLarge(f"{text}: that is less than {wanted}: {advice}", fits=True)
 
 
+def deletes_bitmaps(policy: str) -> bool:
+    """Whether a ``maxmemory-policy`` may delete keys that never expire, as those of filters are."""
+    return policy.startswith("allkeys-")
+
+
+def _warn_of_eviction(session: Session, info: Mapping[str, str], node: str) -> None:
+    policy = info.get("maxmemory_policy", "")
+    if deletes_bitmaps(policy):
+        on = f" on the master {node}" if node else ""
+        text = f"maxmemory-policy{on} is {policy}, so the server deletes bitmaps when its memory is full"
+        log.warning("%s: %s: CONFIG SET maxmemory-policy noeviction", session.where, text)
+
+
 def check_free(session: Session, needed: int) -> Flow[None]:
     """Check that ``needed`` bytes of a restore fit into the server's memory; without INFO, assume that they do.
 
@@ -68,11 +86,15 @@ def check_free(session: Session, needed: int) -> Flow[None]:
 
 
 def _rooms(session: Session, keys: FilterKeys) -> Flow[list[tuple[float, _Room]]]:
-    """Return for each master the share of the filter's shards that it has, and its memory, as far as it is known."""
+    """Return for each master the share of the filter's shards that it has, and its memory, as far as it is known.
+
+    A master that may delete bitmaps is told of, because whoever asks is about to make or restore some.
+    """
     infos = yield from servers_info(session, "memory")
     nodes = Counter(session.routes.node_of(keys.shard(shard).read_meta) for shard in range(keys.shards))
     rooms = []
     for node, info in infos.items():
+        _warn_of_eviction(session, info, node)
         limits = [(int(info[name]), what) for name, what in _LIMITS.items() if int(info.get(name, 0))]
         if limits:
             rooms.append((nodes[node] / keys.shards, _Room(int(info.get("used_memory", 0)), *min(limits), node)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of, unless_withheld
 from urifilter_redis.errors import ServerUnavailable
+from urifilter_redis.flows.capacity import deletes_bitmaps
 from urifilter_redis.flows.lifecycle import names
 from urifilter_redis.flows.probe import has_module, is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
@@ -277,7 +278,7 @@ def _eviction(facts: Facts) -> Finding:
     policy = facts.settings.get("maxmemory-policy") or facts.info.get("maxmemory_policy", "")
     if not policy:
         return Finding("note", "eviction", "cannot tell the maxmemory policy: see that it is noeviction")
-    if policy != "noeviction":
+    if deletes_bitmaps(policy):
         return Finding("danger", "eviction", f"{policy} may delete bitmaps: CONFIG SET maxmemory-policy noeviction")
     return Finding("ok", "eviction", policy)
 
