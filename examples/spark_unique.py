@@ -72,7 +72,7 @@ class Notes:
         """Close the connection."""
         self._server.close()
 
-    def answers(self, number: int, urls: list[str | None], ask: Callable[[], list[bool]]) -> list[bool | None]:
+    def answers(self, number: int, urls: list[str], ask: Callable[[], list[bool]]) -> list[bool | None]:
         """Return the answers of a batch: those that are noted, else those that ``ask`` returns, which are noted.
 
         Of two attempts that note answers at the same time the first counts, for both of them.
@@ -109,18 +109,23 @@ class Notes:
         return seconds + microseconds / 1e6
 
 
-def _digest(urls: list[str | None]) -> str:
+def _digest(urls: list[str]) -> str:
     return hashlib.blake2b(json.dumps(urls).encode(), digest_size=16).hexdigest()
 
 
 def answered(news: UriFilter, notes: Notes, batches: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a partition with one more column, ``new``: true, false, or null for "nobody knows"."""
+    """Yield the batches of a partition with one more column, ``new``: true, false, or null for "nobody knows".
+
+    A row without a URL gets null.
+    """
     import pyarrow as pa  # noqa: PLC0415 - only where there is Spark
 
     for number, batch in enumerate(batches):
-        urls = batch.column(column).to_pylist()
-        ask = functools.partial(news.insert_many, urls, call_key=f"{notes.key} {number}")
-        new = pa.array(notes.answers(number, urls, ask), pa.bool_())
+        urls = batch.column(column)
+        there = urls.drop_null().to_pylist()
+        ask = functools.partial(news.insert_many, there, call_key=f"{notes.key} {number}")
+        told = iter(notes.answers(number, there, ask))
+        new = pa.array((next(told) if each else None for each in urls.is_valid().to_pylist()), pa.bool_())
         yield pa.RecordBatch.from_arrays([*batch.columns, new], names=[*batch.schema.names, "new"])
 
 

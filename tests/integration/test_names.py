@@ -26,7 +26,8 @@ SAID = "a filter's name is 1 to 64 of A-Z a-z 0-9 . _ - and not "
 #: Commands that take a filter's name; ``BAD`` is where it stands.
 COMMANDS = """
 create BAD --capacity 1k | create other --like BAD | info BAD | drop BAD --yes | drop BAD --yes --keep-archive
-rotate BAD | rotate news BAD | union BAD news | union news other BAD | checkpoint BAD | restore BAD
+rotate BAD | rotate news BAD | union BAD news | union news other BAD | checkpoint BAD
+restore BAD | acknowledge BAD
 archive show BAD | archive verify BAD | archive export BAD out | archive prune BAD --older-than 0s
 worker --once --filter BAD | worker --once --filter news --filter BAD
 add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD

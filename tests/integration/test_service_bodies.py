@@ -395,7 +395,7 @@ SCALARS = (
     | TEXT
 )
 JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4))
-ITEMS = JSON.filter(lambda item: item is not None)
+NO_NULL = JSON.filter(lambda item: item is not None)
 FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -429,7 +429,7 @@ def shown(items):
 @pytest.mark.slow
 @FEW
 @given(
-    items=st.lists(JSON.filter(lambda item: item is not None), max_size=8),
+    items=st.lists(NO_NULL, max_size=8),
     raw=st.booleans(),
     blank=st.sampled_from(["", " ", "\r\n\t"]),
 )
@@ -486,6 +486,7 @@ def allowed(body):
         and {"filter_typeid", "URI_list"} <= read.keys() <= {"filter_typeid", "URI_list", "access_token"}
         and read["filter_typeid"] == "news"
         and isinstance(read["URI_list"], list)
+        and None not in read["URI_list"]
         and isinstance(read.get("access_token"), str | None)
     )
 
