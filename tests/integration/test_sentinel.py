@@ -19,7 +19,7 @@ from redis.sentinel import Sentinel
 from support import cli, crawler
 from support.forked import in_child
 from support.sentinels import Told, Watched, follow
-from support.servers import PATIENCE, silent_port, suspend, wait_until
+from support.servers import PATIENCE, group_of, silent_port, suspend, wait_until
 from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
@@ -481,8 +481,7 @@ def test_exactly(watched, tmp_path, waits):
     ]
     wait_until(lambda: out.exists() and len(out.read_text().split()) > 300, "they do not begin")
     before = watched.present
-    for each in running:
-        suspend(each.pid)
+    suspend(*(pid for each in running for pid in group_of(each.pid)))
     replicated = set(out.read_text().split())
     wait_until(lambda: _caught_up(before), "the replica does not catch up")
     _cut_off(before, watched)

@@ -16,8 +16,6 @@ import subprocess
 import sys
 import tempfile
 
-from support.servers import suspend
-
 ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 
 
@@ -56,6 +54,8 @@ class Crawl:
         self._process.send_signal(signal.SIGINT)
 
     def suspend(self) -> None:
+        from support.servers import suspend
+
         suspend(self._process.pid)
 
     def resume(self) -> None:

@@ -147,15 +147,29 @@ def wait_until(condition, what: str, patience: float = PATIENCE):
     raise TimeoutError(what)
 
 
-def suspend(pid: int) -> None:
-    """Stop a process by SIGSTOP; return once all its threads stand, because the signal arrives some time later."""
-    os.kill(pid, signal.SIGSTOP)
+def suspend(*pids: int) -> None:
+    """Stop processes by SIGSTOP; return once all their threads stand, because the signal arrives some time later."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
 
-    def stands() -> bool:
-        found = [each.read_text().rpartition(")")[2].split()[0] for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-        return {*found} == {"T"}
+    def stand() -> bool:
+        threads = [_stat(each) for pid in pids for each in Path(f"/proc/{pid}/task").iterdir()]
+        return {state for state, *_ in threads} == {"T"}
 
-    wait_until(stands, f"process {pid} does not stand still")
+    wait_until(stand, f"{pids} do not stand still")
+
+
+def group_of(leader: int) -> list[int]:
+    """Return the processes of a group."""
+    return [int(each.name) for each in Path("/proc").glob("[0-9]*") if _stat(each)[2:3] == [str(leader)]]
+
+
+def _stat(process: Path) -> list[str]:
+    """Return state, parent, group and the rest of a process or a thread; nothing, if it has ended meanwhile."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return [""]
 
 
 class Server:
