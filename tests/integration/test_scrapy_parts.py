@@ -395,7 +395,7 @@ def test_closed_while_redis_hangs(make_server, caplog, claims):
             await parts.answered()
             server.suspend()
             note = parts.crawl.link._note
-            parts.crawl.link._note = lambda error: (calls.append(error), note(error))
+            parts.crawl.link._note = lambda error, since: (calls.append(error), note(error, since))
         server.resume()
 
     asyncio.run(main())
@@ -403,6 +403,26 @@ def test_closed_while_redis_hangs(make_server, caplog, claims):
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert len(told) == 1
     assert "because Redis is away" in told[0]
+
+
+@pytest.mark.slow
+def test_seconds_without_redis(make_server):
+    """They count from the beginning of the call that failed, which waited for its timeout."""
+    server = make_server()
+
+    async def main():
+        async with opened(crawler_of(server, URIFILTER_TIMEOUT=2)) as parts:
+            await parts.begun(scrapy.Request(A))
+            server.suspend()
+            parts.crawler.engine.crawl(scrapy.Request(B))
+            while not parts.crawl.link.away:
+                await asyncio.sleep(0.01)
+            server.resume()
+            while parts.crawl.link.away:
+                await asyncio.sleep(0.01)
+            return parts.crawler.stats.get_value("urifilter/seconds_away")
+
+    assert asyncio.run(main()) >= 2
 
 
 def test_a_start_that_goes_on_as_the_spider_closes(any_server):

@@ -154,6 +154,7 @@ class Link:
 
     async def open(self) -> None:
         """Open the filter. If Redis is away, the crawl begins without, unless ``URIFILTER_ON_ERROR`` is ``close``."""
+        since = time.monotonic()
         try:
             await self._opened()
         except ValueError as error:
@@ -164,7 +165,7 @@ class Link:
                 self._tell(error)
                 # Scrapy logs what is raised, with all that led to it: whose calls were in the way is of no use
                 raise error.with_traceback(None) from None
-            self._note(error)
+            self._note(error, since)
 
     async def ask(self, items: Sequence[str | bytes], payload: _Payload) -> list[Answer]:
         """Insert or claim items, each once; return an answer each.
@@ -222,12 +223,13 @@ class Link:
         """Return what a holder has; None while Redis is away."""
         if self.away or self._filter is None:
             return None
+        since = time.monotonic()
         try:
             return [
                 each for each in await self._filter.in_hand(MOST_READ) if each.holder == holder and _is_item(each.item)
             ]
         except UriFilterError as error:
-            self._note(error)
+            self._note(error, since)
             return None
 
     async def take(self, holder: str, items: Sequence[str | bytes]) -> list[bool | None]:
@@ -330,10 +332,11 @@ class Link:
         began, lost = time.monotonic(), None
         while True:
             if not self._gone and (self._last or not self.away):
+                since = time.monotonic()
                 try:
                     return await ask(lost), None
                 except UriFilterError as error:
-                    self._note(error)
+                    self._note(error, since)
                     lost = error if error.batch is not None or lost is None else lost
                     hopeless = isinstance(error, AnswerLost) and time.monotonic() > began + RECORDED
                     if hopeless or not _is_away(error):
@@ -348,12 +351,13 @@ class Link:
         """Ask once; None while Redis is away."""
         if self.away:
             return None
+        since = time.monotonic()
         try:
             await self._opened()
             assert self._mine is not None  # noqa: S101 - there are claims
             return await look(self._mine)
         except UriFilterError as error:
-            self._note(error)
+            self._note(error, since)
             return None
 
     def _settled(self, item: str | bytes, answer: int | None, error: UriFilterError | None) -> Answer:
@@ -378,8 +382,8 @@ class Link:
             logger.error("The filter cannot be used: %s", error)
         self.is_unusable = True
 
-    def _note(self, error: UriFilterError) -> None:
-        """Note that a call failed: Redis is away, or the filter cannot be used."""
+    def _note(self, error: UriFilterError, since: float) -> None:
+        """Note that a call failed that began at a time by ``monotonic``: Redis is away, or the filter is unusable."""
         self._stats.inc_value("urifilter/errors")
         if not _is_away(error):
             self._tell(error)
@@ -388,14 +392,13 @@ class Link:
         elif self._last:
             self._gone = True
         elif not self.away:
-            self._watch = asyncio.ensure_future(self._watch_for_return())
+            self._watch = asyncio.ensure_future(self._watch_for_return(since))
             logger.warning("%s; %s (URIFILTER_ON_ERROR)", error, _WHILE_AWAY[self._options.on_error])
             if self._options.on_error == "close":
                 self._close_spider("urifilter_unavailable")
 
-    async def _watch_for_return(self) -> None:
+    async def _watch_for_return(self, since: float) -> None:
         """Wait until the server answers again; if it refuses, the next call says so to the crawl."""
-        began = time.monotonic()
         while True:
             try:
                 await (await self._opened()).inserted()
@@ -405,7 +408,7 @@ class Link:
                     break
             await asyncio.sleep(PAUSE)
         self._watch = None
-        self._stats.inc_value("urifilter/seconds_away", round(time.monotonic() - began))
+        self._stats.inc_value("urifilter/seconds_away", round(time.monotonic() - since))
         logger.info("Redis is back")
 
 
