@@ -54,7 +54,9 @@ def test_the_same_pages(any_server, claims):
         with Served(count=250) as site:
             crawl(site, settings)
             counts.append(site.counts())
-    assert counts[0] == counts[1]
+    circle = {page.path for page in site.pages.values() if page.in_circle}
+    assert {path for path in counts[0] if counts[0][path] != counts[1][path]} == circle
+    assert {counts[1][path] for path in circle} == {3}  # a page may set a cookie and redirect to itself
 
 
 @claims_or_not
@@ -242,23 +244,21 @@ def test_a_right_that_is_taken_away(make_server):
 
 @claims_or_not
 def test_a_crawl_that_is_stopped(any_server, claims):
-    """Without claims and JOBDIR a warning counts the pages that were not fetched; with claims the next one has them."""
+    """The next crawl fetches the pages that were not fetched; without claims the log says how many."""
     with Served(count=250, delay=0.01) as site:
         settings = compared(any_server, claims)[1]
         running = Crawl(site.url, domains=["127.0.0.1"], **settings)
         wait_until(lambda: len(site.fetched()) > 60, "nothing is fetched")
         running.stop()
         stats = running.stats()
-        assert ("pages were found and not fetched" in stats["log"]) is not claims
-        assert f"{stats['urifilter/unfetched']} pages" in stats["log"] or claims
-        before = len(set(site.fetched()))
+        assert claims or f"{stats['urifilter/kept']} pages that were found and not fetched are kept" in stats["log"]
+        assert len(set(site.fetched())) < len(site.pages)
         crawl(site, settings)
-        missing = len(site.pages) - len(set(site.fetched()))
-        assert missing == 0 if claims else 0 < missing <= len(site.pages) - before
+        assert set(site.fetched()) == site.pages.keys()
 
 
 def test_requests_without_a_filter_that_are_stopped(any_server):
-    """The log counts them."""
+    """They are kept as all others."""
     with Served(count=250, delay=0.01) as site:
         running = Crawl(site.url, spider="NoFilter", domains=["127.0.0.1"], **ours(any_server))
         wait_until(lambda: len(site.fetched()) > 30, "nothing is fetched")
@@ -266,7 +266,7 @@ def test_requests_without_a_filter_that_are_stopped(any_server):
         stats = running.stats()
         left = stats["scheduler/enqueued/memory"] - stats["scheduler/dequeued/memory"]
         assert left > 0
-        assert f"{left} requests with dont_filter were not made, and are lost" in stats["log"]
+        assert stats["urifilter/kept"] == left
 
 
 def test_pass_while_redis_is_away(make_server):
