@@ -101,7 +101,7 @@ def test_commands(impostor, monkeypatch):
 
 
 def test_worker(impostor):
-    """It touches neither of the two, says so, and looks after the others: of one without an archive it says that, too."""
+    """It touches neither of the two, says so, and looks after the others; it names one without an archive."""
     where = impostor
     UriFilter.create("plain", redis=where["redis"], capacity=1000).close()
     UriFilter.create("written", **where, capacity=1000).close()
