@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -25,10 +26,22 @@ def lost(call) -> AnswerLost:
     return error
 
 
+@contextlib.contextmanager
+def asking(held, call):
+    """Send a call, in the form that ``begin`` shows."""
+    held.begin(call)
+    try:
+        yield
+    except BaseException as error:
+        held.failed(call, error)
+        raise
+    held.answered(call, None)
+
+
 def test_answered():
     """A call that returned is the caller's."""
     held, call = Pending(), Call()
-    with held.hold(call):
+    with asking(held, call):
         pass
     assert held.interrupted() == []
 
@@ -38,7 +51,7 @@ def test_interrupted(error):
     """An error that does not have the batch loses it to the caller: it is kept, oldest first."""
     held, calls = Pending(), [Call(), Call()]
     for call in calls:
-        with pytest.raises(type(error)), held.hold(call):
+        with pytest.raises(type(error)), asking(held, call):
             raise error
     assert held.interrupted() == calls
 
@@ -46,10 +59,10 @@ def test_interrupted(error):
 def test_told_of():
     """An error that has the batch is all that the caller needs; one that has another's is not."""
     held, call, other = Pending(), Call(), Call()
-    with pytest.raises(AnswerLost), held.hold(call):
+    with pytest.raises(AnswerLost), asking(held, call):
         raise lost(call)
     assert held.interrupted() == []
-    with pytest.raises(AnswerLost), held.hold(call):
+    with pytest.raises(AnswerLost), asking(held, call):
         raise lost(other)
     assert held.interrupted() == [call]
 
@@ -57,7 +70,7 @@ def test_told_of():
 def test_a_question_is_not_kept():
     """What writes nothing may simply be asked again."""
     held, call = Pending(), Call(writes=False)
-    with pytest.raises(KeyboardInterrupt), held.hold(call):
+    with pytest.raises(KeyboardInterrupt), asking(held, call):
         raise KeyboardInterrupt
     assert held.interrupted() == []
 
@@ -67,7 +80,7 @@ def test_asked_again():
     held, call = Pending(), Call()
     held.keep(call)
     assert held.interrupted() == [call]
-    with held.hold(call):
+    with asking(held, call):
         pass
     assert held.interrupted() == []
 
@@ -78,14 +91,14 @@ def test_the_thread_that_asks():
     entered, leave = threading.Event(), threading.Event()
 
     def work():
-        with held.hold(theirs):
+        with asking(held, theirs):
             entered.set()
             leave.wait(10)
 
     thread = threading.Thread(target=work)
     thread.start()
     assert entered.wait(10)
-    with held.hold(mine):  # as from a signal handler
+    with asking(held, mine):  # as from a signal handler
         assert held.interrupted() == [mine]
     leave.set()
     thread.join()
@@ -95,8 +108,7 @@ def test_the_thread_that_asks():
 def test_a_thread_that_is_gone():
     """What it held, nobody works on any more."""
     held, call = Pending(), Call()
-    hold = held.hold(call)
-    thread = threading.Thread(target=hold.__enter__)
+    thread = threading.Thread(target=held.begin, args=(call,))
     thread.start()
     thread.join()
     assert held.interrupted() == [call]
@@ -107,7 +119,7 @@ def test_tasks():
     held, calls = Pending(), [Call(), Call()]
 
     async def work(call):
-        with held.hold(call):
+        with asking(held, call):
             await asyncio.sleep(60)
 
     async def main():
@@ -128,16 +140,15 @@ def test_so_many_are_kept(monkeypatch):
     """The oldest interrupted go first; never one that is being worked on."""
     monkeypatch.setattr(pending, "KEPT", 3)
     held, running, calls = Pending(), Call(), [Call() for _ in range(5)]
-    with held.hold(running):
+    with asking(held, running):
         for call in calls:
-            with pytest.raises(KeyboardInterrupt), held.hold(call):
+            with pytest.raises(KeyboardInterrupt), asking(held, call):
                 raise KeyboardInterrupt
         assert held.interrupted() == [running, *calls[-2:]]
     many = [Call() for _ in range(5)]
     held = Pending()
-    holds = [held.hold(call) for call in many]
-    for hold in holds:
-        hold.__enter__()
+    for call in many:
+        held.begin(call)
     assert held.interrupted() == many
 
 
@@ -163,7 +174,7 @@ def test_seen_after_all():
     assert held.interrupted() == [call]
 
     async def asks_again():
-        with held.hold(call):
+        with asking(held, call):
             held.drop(call)
             held.offer(call)
             assert list(held._owners.values()) == [asyncio.current_task()]
