@@ -128,6 +128,8 @@ class Proxy:
         return self
 
     def __exit__(self, *_) -> None:
+        with contextlib.suppress(OSError):  # some systems have it for connections alone
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that waits for the next one
         self._listener.close()
         self.release()
 

@@ -1,0 +1,158 @@
+"""Ctrl-C, or the cancellation of a task, loses no answer, and leaves nothing in hand of which no caller knows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.in_hand import let_lapse
+from support.interrupts import Interrupt
+from support.recovering import CALLS, COMMANDS, ITEMS, SDKS, each_of
+
+from urifilter_redis.engine import batch, holdings
+from urifilter_redis.flows import items as item_flows
+
+ENDING = [each for each in COMMANDS if each.command != "claim"]
+
+
+def resolved(client, call, items):
+    """Return the answers of an interrupted call: those of ``unresolved``; of what was not sent, those of a new call."""
+    owner = client.mine if call.of_claims else client.news
+    lost = owner.unresolved
+    assert len(lost) <= 1
+    answers = call.of(client)(items, retry=lost[0]) if lost else call.of(client)(items)
+    assert owner.unresolved == []
+    return answers
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
+@each_of([each for each in CALLS if each.command != "claim"])
+def test_all_answers_of_an_interrupted_call_are_to_be_had_once(client, call, sent, monkeypatch):
+    call.prepare(client)
+    assert client.interrupt(monkeypatch, call.of(client), ITEMS, sent=sent)
+    assert resolved(client, call, ITEMS) == call.told(ITEMS)
+    assert call.of(client)(ITEMS) == call.again(ITEMS)
+
+
+@each_of(COMMANDS)
+def test_a_call_that_hangs_can_be_interrupted(client, call):
+    call.prepare(client)
+    client.interrupt_hanging(call.of(client), ITEMS)
+    assert client.news.contains_many(["next"]) == [False]
+    if call.command != "claim":
+        assert resolved(client, call, ITEMS) == call.told(ITEMS)
+
+
+@pytest.mark.parametrize("at", [2, 3])
+@each_of(ENDING)
+@pytest.mark.parametrize("client", SDKS, indirect=True)
+def test_a_call_of_several_requests_is_interrupted_at_any_of_them(client, call, at, monkeypatch):
+    call.prepare(client)
+    assert client.interrupt(monkeypatch, call.of(client), ITEMS, at=at)
+    owner = client.mine if call.of_claims else client.news
+    (error,) = owner.unresolved
+    assert error.answers == [True] * 4 * (at - 1) + [None] * (12 - 4 * (at - 1))
+    assert resolved(client, call, ITEMS) == call.told(ITEMS)
+
+
+@pytest.fixture
+def no_doubt(monkeypatch):
+    """A call is in doubt for no time: this server has answered before a call ends."""
+    monkeypatch.setattr(holdings, "CALL_LIFE", 0)
+
+
+@pytest.mark.usefixtures("no_doubt")
+@pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
+def test_what_an_interrupted_claim_took_is_given_back_and_the_rest_stays(client, news, any_server, sent, monkeypatch):
+    assert client.mine.claim("known") is True
+    assert client.interrupt(monkeypatch, client.mine.claim_many, ITEMS, sent=sent)
+    only_the_known_is_in_hand(client, news, any_server, monkeypatch)
+
+
+@pytest.mark.usefixtures("no_doubt")
+def test_what_an_interrupted_reclaim_took_is_given_back_and_the_rest_stays(client, news, any_server, monkeypatch):
+    with news.claims() as dead:
+        dead.claim_many(ITEMS)
+    assert client.mine.claim("known") is True
+    assert client.interrupt(monkeypatch, client.mine.reclaim)
+    only_the_known_is_in_hand(client, news, any_server, monkeypatch)
+
+
+def only_the_known_is_in_hand(client, news, any_server, monkeypatch) -> None:
+    """After its beats the client has one item, and another gets ``ITEMS``; of the service when a lease is over."""
+    with monkeypatch.context() as patched:
+        patched.setattr(holdings, "BEATS", 0.0)  # each shard is due
+        for _ in range(2):
+            client.mine._beat_once()
+    assert [claim.item for claim in client.mine.held] == ["known"]
+    others = {each.holder for each in news.in_hand() if each.item in ITEMS}
+    assert client.is_sdk or not others
+    with any_server.client() as admin:
+        for holder in others:
+            let_lapse(news, admin, bytes.fromhex(holder))
+    with news.claims() as theirs:
+        theirs.claim_many(ITEMS)
+        theirs.reclaim()
+        assert sorted(claim.item for claim in theirs.held) == sorted(ITEMS)
+    assert client.mine.commit(["known"]) == [True]
+
+
+# At each line and call of the library, or each round of the event loop: these are slow.
+
+
+@pytest.fixture
+def small(client, monkeypatch):
+    """Calls are cut small: one for each item, and a window for each call. An interruption may cost a connection."""
+    monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
+    monkeypatch.setattr(item_flows, "PART", 4)
+    monkeypatch.setattr(batch, "PART_OF_A_SHARD", 1)
+
+
+ROUND = itertools.count()
+
+
+def fresh(client, call) -> list[str]:
+    items = [f"{next(ROUND)}/{item}" for item in ITEMS]
+    call.prepare(client, items)
+    return items
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("client", ["blocking", "SDK"], indirect=True)
+@each_of([each for each in CALLS if each.command != "claim"])
+def test_a_call_can_be_interrupted_at_each_line(client, call, sample):
+    """One interruption that comes while a generator is closed reaches nobody, and the call ends as if it had not."""
+    items = fresh(client, call)
+    with Interrupt() as counted:
+        call.of(client)(items)
+    assert counted.places > 100
+    for at in sample(range(1, counted.places + 1), 50):
+        items = fresh(client, call)
+        with Interrupt(at):
+            try:
+                answers = call.of(client)(items)
+            except KeyboardInterrupt:
+                answers = None
+        if answers is None:
+            answers = resolved(client, call, items)
+        assert answers == call.told(items), at
+        assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], at
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("client", ["asyncio", "asyncio SDK"], indirect=True)
+@each_of([each for each in CALLS if each.command != "claim"])
+def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample):
+    cancelled = 0
+    for rounds in sample(range(120), 20):
+        items = fresh(client, call)
+        answers = client.cancel_after(rounds, call.of(client), items)
+        if answers is None:
+            cancelled += 1
+            answers = resolved(client, call, items)
+        assert answers == call.told(items), rounds
+        assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], rounds
+    assert cancelled > 0

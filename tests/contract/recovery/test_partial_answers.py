@@ -1,0 +1,75 @@
+"""A call about many items has several requests: those that were answered are answered, whatever the others meet."""
+
+from __future__ import annotations
+
+from support.recovering import CALLS, COMMANDS, ITEMS, each_of
+from support.shard_keys import shard_key
+
+
+def answered(error) -> list[str]:
+    return [item for item, answer in zip(error.items, error.answers, strict=True) if answer is not None]
+
+
+@each_of(CALLS)
+def test_an_error_tells_the_answers_that_arrived_in_the_terms_of_its_method(client, call):
+    call.prepare(client)
+    error = client.lose(call.of(client), ITEMS, after=1)
+    assert client.code_of(error) == "answer_lost"
+    assert 0 < len(answered(error)) < 12
+    assert [type(each) for each in error.answers if each is not None] == [type(call.answer)] * len(answered(error))
+    assert {each for each in error.answers if each is not None} == {call.answer}
+
+
+@each_of(CALLS)
+def test_a_retry_asks_for_the_missing_answers_alone(client, call):
+    call.prepare(client)
+    error = client.lose(call.of(client), ITEMS, after=1)
+    asked = client.asked
+    assert call.of(client)(ITEMS, retry=error) == call.told(ITEMS)
+    assert client.asked == asked + 2
+    assert call.of(client)(ITEMS) == call.again(ITEMS)
+
+
+def test_items_seen_before_and_twice_in_the_call_have_their_own_answers(client, news):
+    news.insert_many(ITEMS[:3])
+    items = [*ITEMS, *ITEMS[2:4]]
+    told = [False] * 3 + [True] * 9 + [False] * 2
+    error = client.lose(client.news.insert_many, items, after=1)
+    for answer, right in zip(error.answers, told, strict=True):
+        assert answer in {None, right}
+    assert client.news.insert_many(items, retry=error) == told
+
+
+def test_what_a_claim_was_told_is_in_hand_and_the_rest_is_after_the_retry(client):
+    error = client.lose(client.mine.claim_many, ITEMS, after=1)
+    assert sorted(claim.item for claim in client.mine.held) == sorted(answered(error))
+    assert client.mine.claim_many(ITEMS, retry=error) == [True] * 12
+    assert sorted(claim.item for claim in client.mine.held) == sorted(ITEMS)
+    assert client.mine.commit(ITEMS) == [True] * 12
+
+
+@each_of([each for each in COMMANDS if each.before == "claim_many"])
+def test_what_a_claim_has_ended_is_in_hand_no_more_and_the_rest_is_until_the_retry(client, call):
+    call.prepare(client)
+    error = client.lose(call.of(client), ITEMS, after=1)
+    assert not {claim.item for claim in client.mine.held} & {*answered(error)}
+    assert len(client.mine.held) == 12 - len(answered(error))
+    assert call.of(client)(ITEMS, retry=error) == [True] * 12
+    assert client.mine.held == []
+
+
+@each_of([each for each in COMMANDS if each.command != "release"])
+def test_a_shard_without_its_bitmap_fails_alone(client, call, news, any_server):
+    call.prepare(client)
+    key = shard_key("news", 1, 3, "today")
+    with any_server.client() as admin:
+        kept = admin.dump(key)
+        admin.delete(key)
+        error = client.fail(call.of(client), ITEMS)
+        assert client.code_of(error) in {"slice_lost", "answer_lost"}
+        assert 0 < len(answered(error)) < 12
+        again = client.fail(call.of(client), ITEMS, retry=error)
+        assert answered(again) == answered(error)
+        admin.restore(key, 0, kept)
+    assert call.of(client)(ITEMS, retry=again) == call.told(ITEMS)
+    assert call.of(client)(ITEMS) == call.again(ITEMS)
