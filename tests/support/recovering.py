@@ -61,6 +61,9 @@ class _Named:
             functools.partial(value, self._name) if callable(value) and name not in {"close", "__aenter__"} else value
         )
 
+    def __repr__(self) -> str:
+        return repr(self._api)
+
 
 class Client:
     """One of the four clients, with the filter "news" open behind a proxy; a context manager.
@@ -371,6 +374,12 @@ CALLS = [
 ]
 
 
-def each_of(calls: list[Call]):
-    """Parametrise a test by calls."""
-    return pytest.mark.parametrize("call", calls, ids=str)
+#: Commands whose tests are quick; what differs between others is in the tests that have all.
+COMMON = {"insert", "claim", "commit"}
+
+
+def each_of(calls: list[Call], *, quick: bool = False):
+    """Parametrise a test by calls; those of commands that are not common are slow, unless all are ``quick``."""
+    slow = pytest.mark.slow
+    cases = [each if quick or each.command in COMMON else pytest.param(each, marks=slow) for each in calls]
+    return pytest.mark.parametrize("call", cases, ids=str)

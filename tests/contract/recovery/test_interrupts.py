@@ -26,7 +26,7 @@ def resolved(client, call, items):
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
-@each_of([each for each in CALLS if each.command != "claim"])
+@each_of([each for each in CALLS if each.command != "claim"], quick=True)
 def test_all_answers_of_an_interrupted_call_are_to_be_had_once(client, call, sent, monkeypatch):
     call.prepare(client)
     assert client.interrupt(monkeypatch, call.of(client), ITEMS, sent=sent)

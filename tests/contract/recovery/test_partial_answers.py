@@ -10,7 +10,7 @@ def answered(error) -> list[str]:
     return [item for item, answer in zip(error.items, error.answers, strict=True) if answer is not None]
 
 
-@each_of(CALLS)
+@each_of(CALLS, quick=True)
 def test_an_error_tells_the_answers_that_arrived_in_the_terms_of_its_method(client, call):
     call.prepare(client)
     error = client.lose(call.of(client), ITEMS, after=1)
