@@ -185,7 +185,7 @@ class _Committed(Summary):
 class _Rejected(Summary):
     """The result of ``commit --reject``: ``new`` is the number of lines that it rejected."""
 
-    names: ClassVar[dict[str, str]] = {"new": "dead_letters", "seen": "not_in_flight"}
+    names: ClassVar[dict[str, str]] = {"new": "rejected", "seen": "not_in_flight"}
 
 
 class _Released(Summary):

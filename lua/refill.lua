@@ -40,11 +40,9 @@ local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEY
 local leases_key, in_flight_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
 local dead_letters_key, dead_letters_at_key = KEYS[9], KEYS[10]
 local step, uid, token, offset, number, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local names = { 'replies', 'forgotten', 'merging_1', 'merging_2' }
-for _, name in ipairs({ 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at' }) do
-  names[#names + 1] = name
-end
-local refusal = check_keys(names, '^[tghfl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
+local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'in_flight', 'holders' }
+names[8], names[9] = 'dead_letters', 'dead_letters_at'
+local refusal = check_keys(names, '^[tdhifl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if number < tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0) then
   return redis.error_reply('BADPHASE the step comes once more, after a later one')
