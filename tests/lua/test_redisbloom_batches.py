@@ -122,9 +122,9 @@ class Run:
 
     def _release(self, holding, digests, delay):
         whose = None if holding == NO_HOLDER else bytes.fromhex(holding.holder)
-        nobody = f"00{self.calls:014x}"
-        expected = (whose, holding.lease, bytes.fromhex(nobody), delay, digests)
-        how = {"delay_holder": nobody, "delay": delay, "failed": False}
+        delay_holder = f"00{self.calls:014x}"
+        expected = (whose, holding.lease, bytes.fromhex(delay_holder), delay, digests)
+        how = {"delay_holder": delay_holder, "delay": delay, "failed": False}
         self.ask("release", holding, digests, lambda: self.model.release(*expected, failed=False), **how)
 
     def die(self):

@@ -47,7 +47,7 @@ def in_flight_of_holder(client) -> list[tuple[bytes, bytes]]:
 
 
 def holders_of(client) -> dict[bytes, int]:
-    """Return until when each holder and nobody lives, ms."""
+    """Return until when each holder, and delay holder, lives, ms."""
     return {holder: int(until) for holder, until in client.zrange(KEYS.holders, 0, -1, withscores=True)}
 
 
