@@ -16,7 +16,7 @@ from support.proxy import Fault, HttpProxy, first
 from support.servers import wait_until
 from support.service import ask
 
-from urifilter_redis import Claim, Timeouts, UriFilter
+from urifilter_redis import Claim, Timeouts
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, claims_backend
@@ -27,9 +27,8 @@ QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
-        yield made
+def news(make_filter):
+    return make_filter(shards=3)
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
-        yield made
+def news(make_filter):
+    return make_filter(shards=3)
 
 
 class Caller:
