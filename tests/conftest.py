@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -346,6 +347,25 @@ def clocked(make_server, tmp_path):
     """A server with a clock of its own, and the clock."""
     clock = Clock(tmp_path)
     return make_server("redis70", environment=clock.environment), clock
+
+
+@pytest.fixture
+def make_filter(request):
+    """Make a filter of the test's server, and close it at the end: ``make_filter(shards=3)``, ``make_filter("b")``.
+
+    Without other settings no answer of it is wrong by chance. ``redis=`` names another server.
+    """
+    from urifilter_redis import UriFilter
+
+    with contextlib.ExitStack() as made:
+
+        def make(name: str = "news", *, redis: str | None = None, **settings) -> UriFilter:
+            if redis is None:
+                redis = request.getfixturevalue("server" if "server" in request.fixturenames else "any_server").url
+            settings = {"capacity": 100_000, "error_rate": 1e-8} | settings
+            return made.enter_context(UriFilter.create(name, redis=redis, **settings))
+
+        yield make
 
 
 @pytest.fixture(params=["blocking", "awaited"])

@@ -26,10 +26,9 @@ QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
 @pytest.fixture
-def news(any_server):
+def news(make_filter):
     """The filter that is asked about."""
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
-        yield made
+    return make_filter(shards=3)
 
 
 @pytest.fixture
