@@ -329,8 +329,8 @@ class Call:
 
     @property
     def kind(self) -> str:
-        """The name that refusals of ``retry=`` have for its kind: giving up is a commit with a reason."""
-        return "(give_up|commit)" if self.command == "give_up" else self.command
+        """The name that refusals of ``retry=`` have for its kind: rejecting is a commit with a reason."""
+        return "(reject|commit)" if self.command == "reject" else self.command
 
     def of(self, client: Client):
         """Return the method of a client."""
@@ -361,7 +361,7 @@ COMMANDS = [
     Call("claim_many", "claim", of_claims=True),
     Call("commit", "commit", before="claim_many", of_claims=True),
     Call("release", "release", before="claim_many", of_claims=True),
-    Call("give_up", "give_up", before="claim_many", of_claims=True),
+    Call("reject", "reject", before="claim_many", of_claims=True),
 ]
 
 #: All calls that change the filter.

@@ -96,7 +96,7 @@ def test_a_closed_object_says_so_and_sends_nothing(client):
     client.news.close()
     client.news.close()
     asked = client.asked
-    for method in [*methods, client.news.contains_many, client.news.ages, client.news.retry_given_up]:
+    for method in [*methods, client.news.contains_many, client.news.ages, client.news.retry_dead_letters]:
         with pytest.raises(ValueError, match="is closed"):
             method(ITEMS)
     assert (client.asked, client.news.unresolved) == (asked, [])
@@ -125,6 +125,6 @@ def test_claims_of_a_closed_object_say_so_and_what_they_had_lapses(client, news,
     with pytest.raises(ValueError, match="is closed"):
         client.mine.commit(ITEMS)
     client.mine.close()
-    assert "what is in hand is free after its lease only" in caplog.text
+    assert "what is in flight is free after its lease only" in caplog.text
     with news.claims() as theirs:
         assert theirs.claim_many(ITEMS) == [False] * 12

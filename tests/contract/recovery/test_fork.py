@@ -60,7 +60,7 @@ def test_a_child_has_nothing_unresolved_of_its_parents(client, monkeypatch):
     assert client.mine.commit(ITEMS, retry=ended) == [True] * 12
 
 
-def test_a_child_is_another_holder_and_has_nothing_in_hand(client, news):
+def test_a_child_is_another_holder_and_has_nothing_in_flight(client, news):
     client.mine.claim_many(ITEMS)
 
     def ask():

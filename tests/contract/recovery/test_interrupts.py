@@ -1,11 +1,11 @@
-"""Ctrl-C, or the cancellation of a task, loses no answer, and leaves nothing in hand of which no caller knows."""
+"""Ctrl-C, or the cancellation of a task, loses no answer, and leaves nothing in flight of which no caller knows."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from support.in_hand import let_lapse
+from support.in_flight import let_lapse
 from support.interrupts import Interrupt
 from support.recovering import CALLS, COMMANDS, ITEMS, SDKS, each_of
 
@@ -66,7 +66,7 @@ def no_doubt(monkeypatch):
 def test_what_an_interrupted_claim_took_is_given_back_and_the_rest_stays(client, news, any_server, sent, monkeypatch):
     assert client.mine.claim("known") is True
     assert client.interrupt(monkeypatch, client.mine.claim_many, ITEMS, sent=sent)
-    only_the_known_is_in_hand(client, news, any_server, monkeypatch)
+    only_the_known_is_in_flight(client, news, any_server, monkeypatch)
 
 
 @pytest.mark.usefixtures("no_doubt")
@@ -75,17 +75,17 @@ def test_what_an_interrupted_reclaim_took_is_given_back_and_the_rest_stays(clien
         dead.claim_many(ITEMS)
     assert client.mine.claim("known") is True
     assert client.interrupt(monkeypatch, client.mine.reclaim)
-    only_the_known_is_in_hand(client, news, any_server, monkeypatch)
+    only_the_known_is_in_flight(client, news, any_server, monkeypatch)
 
 
-def only_the_known_is_in_hand(client, news, any_server, monkeypatch) -> None:
+def only_the_known_is_in_flight(client, news, any_server, monkeypatch) -> None:
     """After its beats the client has one item, and another gets ``ITEMS``; of the service when a lease is over."""
     with monkeypatch.context() as patched:
         patched.setattr(holdings, "BEATS", 0.0)  # each shard is due
         for _ in range(2):
             client.mine._beat_once()
     assert [claim.item for claim in client.mine.held] == ["known"]
-    others = {each.holder for each in news.in_hand() if each.item in ITEMS}
+    others = {each.holder for each in news.in_flight() if each.item in ITEMS}
     assert client.is_sdk or not others
     with any_server.client() as admin:
         for holder in others:

@@ -40,7 +40,7 @@ def test_items_seen_before_and_twice_in_the_call_have_their_own_answers(client, 
     assert client.news.insert_many(items, retry=error) == told
 
 
-def test_what_a_claim_was_told_is_in_hand_and_the_rest_is_after_the_retry(client):
+def test_what_a_claim_was_told_is_in_flight_and_the_rest_is_after_the_retry(client):
     error = client.lose(client.mine.claim_many, ITEMS, after=1)
     assert sorted(claim.item for claim in client.mine.held) == sorted(answered(error))
     assert client.mine.claim_many(ITEMS, retry=error) == [True] * 12
@@ -49,7 +49,7 @@ def test_what_a_claim_was_told_is_in_hand_and_the_rest_is_after_the_retry(client
 
 
 @each_of([each for each in COMMANDS if each.before == "claim_many"])
-def test_what_a_claim_has_ended_is_in_hand_no_more_and_the_rest_is_until_the_retry(client, call):
+def test_what_a_claim_has_ended_is_in_flight_no_more_and_the_rest_is_until_the_retry(client, call):
     call.prepare(client)
     error = client.lose(call.of(client), ITEMS, after=1)
     assert not {claim.item for claim in client.mine.held} & {*answered(error)}

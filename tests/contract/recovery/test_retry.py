@@ -179,16 +179,16 @@ def test_an_error_that_went_through_pickle_tells_its_answers_and_a_copy_may_be_r
 @pytest.mark.parametrize("items", [(ITEMS,), ()], ids=["some", "all"])
 def test_how_many_were_offered_once_more_is_told_by_a_retry(client, items):
     client.mine.claim_many(ITEMS)
-    client.mine.give_up(ITEMS)
-    error = client.lose(client.news.retry_given_up, *items)
-    assert (client.code_of(error), error.method) == ("answer_lost", "retry_given_up")
+    client.mine.reject(ITEMS)
+    error = client.lose(client.news.retry_dead_letters, *items)
+    assert (client.code_of(error), error.method) == ("answer_lost", "retry_dead_letters")
     for call in COMMANDS:
         with pytest.raises(ValueError, match="retry= takes what"):
             call.of(client)(ITEMS, retry=error)
-    offered = client.news.retry_given_up(*items, retry=error)
+    offered = client.news.retry_dead_letters(*items, retry=error)
     assert offered == 12 or (client.is_sdk and not items)  # of all it may be too few: they are offered all the same
-    assert client.news.given_up() == []
-    assert client.news.retry_given_up(*items) == 0
+    assert client.news.dead_letters() == []
+    assert client.news.retry_dead_letters(*items) == 0
 
 
 class TestAfterTheRecordIsGone:

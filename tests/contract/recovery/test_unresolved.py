@@ -62,7 +62,7 @@ def test_a_call_whose_caller_got_its_error_is_not_there(client, call):
     assert call.of(client)(ITEMS, retry=error) == call.told(ITEMS)
 
 
-def test_an_interrupted_claim_is_not_there_and_nothing_of_it_is_in_hand(client, monkeypatch):
+def test_an_interrupted_claim_is_not_there_and_nothing_of_it_is_in_flight(client, monkeypatch):
     assert client.interrupt(monkeypatch, client.mine.claim_many, ITEMS)
     assert client.news.unresolved == client.mine.unresolved == client.mine.held == []
 
