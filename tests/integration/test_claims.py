@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as redis_py
-from support.forked import in_child
 from support.killer import SCRIPTS
 from support.proxy import Fault, Proxy, first
 
@@ -24,7 +23,6 @@ from urifilter_redis import (
     Claim,
     FilterFull,
     Outstanding,
-    Restoring,
     Timeouts,
     UriFilter,
 )
@@ -165,47 +163,6 @@ def test_giving_up(clients, server, settings):
     for wrong in (0, True, "1"):
         with pytest.raises(ValueError, match="limit is a number of items"):
             news.dead_letters(wrong)
-
-
-def test_a_lost_reply_of_giving_up(any_server, clients):
-    """``retry=`` of the same method asks again; that of another one is refused."""
-    clients.create("news", redis=any_server.url, **PRECISE)
-    with Proxy(any_server.port) as proxy:
-        news = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=1, reply=0.5, total=1))
-        with news.claims(beats=False) as mine:
-            mine.claim_many(["a", "b"])
-            proxy.plan = lambda *_: Fault.CUT_AFTER
-            with pytest.raises(AnswerLost) as lost:
-                mine.reject(["a"], "404")
-            assert lost.value.method == "reject"
-            proxy.plan = lambda *_: Fault.PASS
-            with pytest.raises(ValueError, match="retry= takes what this very method raised"):
-                mine.commit(["a"], retry=lost.value)
-            assert mine.reject(["a"], retry=lost.value) == [True]  # for the reason that it had
-            assert [each.reason for each in news.dead_letters()] == ["404"]
-
-
-def test_a_lost_reply_of_offering_once_more(any_server, clients):
-    """``retry=`` tells how many the call offered, of some items and of all; that of another method is refused."""
-    clients.create("news", redis=any_server.url, **PRECISE, shards=2)
-    with Proxy(any_server.port) as proxy:
-        news = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=1, reply=0.5, total=1))
-        for items in ((["a", "b", "never"],), ()):
-            with news.claims(beats=False) as mine:
-                mine.claim_many(["a", "b"])
-                mine.reclaim()
-                mine.reject(["a", "b"], "a" + "ü" * 100)
-                assert {each.reason for each in news.dead_letters()} == {"a" + "ü" * 99}
-                proxy.plan = lambda command: Fault.CUT_AFTER if b"again" in command else Fault.PASS
-                with pytest.raises(AnswerLost) as lost:
-                    news.retry_dead_letters(*items)
-                assert lost.value.method == "retry_dead_letters"
-                proxy.plan = lambda *_: Fault.PASS
-                for each in items:
-                    with pytest.raises(ValueError, match="retry= takes what this very object"):
-                        mine.release(each, retry=lost.value)
-                assert news.retry_dead_letters(*items, retry=lost.value) == 2
-                assert news.retry_dead_letters() == 0
 
 
 def test_leaving_gives_back(news, other):
@@ -397,31 +354,6 @@ def test_two_objects_are_two_holders(news):
     assert "1 in flight" in repr(mine)
     mine.close()
     theirs.close()
-
-
-def test_closed(news):
-    """Closed twice is closed once; no method but those that only tell goes on."""
-    mine = news.claims()
-    mine.claim("a")
-    mine.close()
-    mine.close()
-    assert "closed" in repr(mine)
-    for call in (lambda: mine.claim("b"), lambda: mine.commit(["a"]), mine.reclaim, mine.outstanding):
-        with pytest.raises(ValueError, match="these claims are closed"):
-            call()
-    with pytest.raises(ValueError, match="these claims are closed"):
-        mine.__enter__()
-
-
-def test_closed_after_its_filter(clients, any_server, caplog):
-    """What is left lapses, a warning says so, and nothing is raised in place of the caller's own error."""
-    news = clients.create("news", redis=any_server.url, **PRECISE)
-    mine = news.claims()
-    mine.claim("a")
-    news.close()
-    with caplog.at_level(logging.WARNING):
-        mine.close()
-    assert "what is in flight is free after its lease only: filter 'news' is closed" in caplog.text
 
 
 def test_closed_after_its_filter_was_dropped(clients, any_server, news, caplog):
@@ -830,32 +762,6 @@ def test_threads_share(any_server):
         assert mine.held == []
 
 
-def test_a_forked_child(any_server):
-    """It is another holder, holds nothing, and gives back nothing of its parent's."""
-    with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
-        assert mine.claim_many(["a", "b"]) == [True, True]
-
-        def child():
-            told = [mine.holder, mine.held, mine.claim("a"), mine.claim("c"), mine.release(["a"])]
-            mine.close()
-            return told
-
-        holder, *told = in_child(child)
-        assert holder != mine.holder
-        assert told == [[], False, True, [False]]
-        assert mine.reclaim() == [Claim("c", "c")]  # which the child gave back
-        assert mine.commit(["a", "b"]) == [True, True]
-
-
-def test_a_forked_child_that_only_closes(any_server):
-    """What the parent has in flight stays, and so does its thread."""
-    with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
-        mine.claim("a")
-        assert in_child(mine.close) is None
-        assert mine.reclaim() == []
-        assert mine.outstanding() == Outstanding(0, None)
-
-
 def test_another_event_loop(any_server):
     """Claims of asyncio belong to the loop of their first call."""
 
@@ -921,33 +827,6 @@ def lossy(any_server):
             loading.release(["m"])
             loading.commit([claim.item for claim in loading.reclaim()])
         yield news, proxy
-
-
-@pytest.mark.slow
-def test_answer_lost(lossy):
-    """Its answers are in the terms of the method; the same object gets the others by any method of the command."""
-    news, proxy = lossy
-    items = [f"u{number}" for number in range(12)]
-    with news.claims() as mine, news.claims() as theirs:
-        error = lost(proxy, mine.claim_many, items, cut=2)
-        assert set(error.answers) == {True, None}
-        assert error.items == items
-        for other in (lambda: theirs.claim_many(items, retry=error), lambda: news.insert_many(items, retry=error)):
-            with pytest.raises(ValueError, match="retry= takes"):
-                other()
-        with pytest.raises(ValueError, match="retry= takes"):
-            mine.claim_many(items[:-1], retry=error)
-        assert mine.claim_ages(items, retry=error) == [0] * 12
-        assert len(mine.held) == 12
-        error = lost(proxy, mine.release, items[:4], cut=1)
-        assert {None, True} == set(error.answers)
-        assert mine.release(items[:4], retry=error) == [True] * 4
-        error = lost(proxy, mine.commit, items[4:], cut=1)
-        assert {None, True} == set(error.answers)
-        assert mine.commit(items[4:], retry=error) == [True] * 8
-        assert mine.held == []
-    error = lost(proxy, news.commit, items, cut=1)
-    assert {None, True} <= set(error.answers) <= {None, True, False}
 
 
 def test_a_retry_by_two_threads(lossy, monkeypatch):
@@ -1030,27 +909,3 @@ def test_a_late_failure_of_a_reclaim(lossy, monkeypatch):
             with pytest.raises(AnswerLost):
                 mine.reclaim()
         assert mine.outstanding().others == 40 - len(found)  # what the lost call took is to be given back
-
-
-@pytest.mark.parametrize("waits", [0, 10])
-def test_restoring(any_server, waits):
-    """A call about claims fails while the filter is restored, or waits, as the caller chose."""
-    timeouts = Timeouts(restoring=waits)
-    with (
-        UriFilter.create("news", redis=any_server.url, timeouts=timeouts, **PRECISE) as news,
-        any_server.client() as admin,
-        news.claims() as mine,
-    ):
-        mine.claim("a")
-        admin.hset("urifilter:{news:0}:meta", "phase", "restoring")
-        if waits:
-            back = threading.Timer(0.3, admin.hset, ("urifilter:{news:0}:meta", "phase", "idle"))
-            back.start()
-            assert mine.claim("b") is True
-            back.join()
-        else:
-            for call in (lambda: mine.claim("b"), lambda: mine.commit(["a"]), lambda: mine.release(["a"])):
-                with pytest.raises(Restoring):
-                    call()
-            admin.hset("urifilter:{news:0}:meta", "phase", "idle")
-        assert mine.commit(["a"]) == [True]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import threading
 
 import pytest
 from support.forked import in_child
 from support.interrupts import Interrupt
-from support.killer import SCRIPTS
 
-from urifilter_redis import AnswerLost, AsyncUriFilter, UriFilter
+from urifilter_redis import AnswerLost, UriFilter
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.engine.driver import drive
@@ -147,39 +145,6 @@ def test_every_place_of_a_reclaim(news, other, sample, monkeypatch):
         mine.close()
 
 
-@pytest.mark.parametrize("name", ["commit", "release"])
-def test_every_place_of_commit_and_release(news, sample, name, monkeypatch):
-    """The interrupted call is in ``unresolved``, and all its answers are to be had; the hand is right afterwards."""
-
-    def prepare(mine) -> list[str]:
-        items = fresh()
-        assert mine.claim_many(items) == [True] * 6
-        return items
-
-    with news.claims() as mine:
-        items = prepare(mine)
-        places = limit_of(lambda: getattr(mine, name)(items))
-    for at in sample(range(1, places + 1), 50, most=250):
-        mine = news.claims(lease=3600)
-        items = prepare(mine)
-        method = getattr(mine, name)
-        answers = interrupted(at, lambda method=method, items=items: method(items))
-        if answers is None:
-            lost = mine.unresolved
-            assert len(lost) <= 1
-            assert all((each.method, f": {name} was interrupted" in str(each)) == (name, True) for each in lost)
-            assert news.unresolved == []
-            answers = method(items, retry=lost[0]) if lost else method(items)
-        assert answers == [True] * 6, at
-        assert mine.unresolved == []
-        with monkeypatch.context() as patched:
-            patched.setattr(holdings, "BEATS", 0.0)
-            beat(news, mine)
-        assert mine.held == [], at
-        assert all(mine._backend.holdings.mark(shard) is not None for shard in range(3)), at
-        mine.close()
-
-
 def test_every_place_of_closing(news, other, sample):
     """Closing that is interrupted ends the beats: what was not given back lapses."""
     mine = news.claims()
@@ -248,74 +213,6 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
         assert other.beat(mine.holder) == len(got), at
         other.commit(items)
         mine.close()
-
-
-@pytest.mark.parametrize("lose", ["waiting", "sent"])
-@pytest.mark.parametrize("name", ["claim", "reclaim", "commit", "release"])
-def test_a_cancelled_task(any_server, monkeypatch, name, lose):
-    """Cancelled before its pipeline is sent or after, a task leaves nothing in flight, and the answers of commit."""
-    monkeypatch.setattr(holdings, "CALL_LIFE", 0)
-
-    async def crawl() -> None:
-        async with (
-            AsyncUriFilter.create("news", redis=any_server.url, **PRECISE) as news,
-            AsyncUriFilter.open("news", redis=any_server.url) as other,
-        ):
-            mine = news.claims(lease=3600)
-            if name == "reclaim":
-                async with other.claims() as dead:
-                    await dead.claim_many(["a", "b"])
-            elif name != "claim":
-                await mine.claim_many(["a", "b"])
-            calls = {
-                "claim": lambda: mine.claim_many(["a", "b"]),
-                "reclaim": mine.reclaim,
-                "commit": lambda: mine.commit(["a", "b"]),
-                "release": lambda: mine.release(["a", "b"]),
-            }
-            with monkeypatch.context() as patched:
-                stopper = Stopper(patched, name, after=lose == "sent")
-                task = asyncio.create_task(calls[name]())
-                await stopper.reached.wait()
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            if name in {"commit", "release"}:
-                (lost,) = mine.unresolved
-                method = getattr(mine, name)
-                assert await method(["a", "b"], retry=lost) == [True, True]
-            assert mine.held == []
-            with monkeypatch.context() as patched:
-                patched.setattr(holdings, "BEATS", 0.0)
-                for _ in range(2):
-                    await news._run(mine._backend.beat())
-            assert await other.beat(mine.holder) == 0
-            async with other.claims() as theirs:
-                await theirs.claim_many(["a", "b"])
-                await theirs.reclaim()
-                assert claimed(theirs.held) == ([] if name == "commit" else ["a", "b"])
-            await mine.close()
-
-    asyncio.run(crawl())
-
-
-class Stopper:
-    """Holds the first pipeline whose script is of a name, before it is sent or after it was answered, for ever."""
-
-    def __init__(self, monkeypatch, name: str, *, after: bool) -> None:
-        self.reached = asyncio.Event()
-        perform = driver.perform_step_async
-
-        async def held(step, sender):
-            commands = getattr(step, "commands", [()])
-            wanted = any(each[0] == "EVALSHA" and SCRIPTS.get(each[1]) == name for each in commands if each)
-            outcome = await perform(step, sender) if after or not wanted else None
-            if wanted:
-                self.reached.set()
-                await asyncio.Event().wait()
-            return outcome
-
-        monkeypatch.setattr(driver, "perform_step_async", held)
 
 
 def test_a_forked_child_of_a_thread_that_calls(any_server):

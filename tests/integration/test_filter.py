@@ -168,18 +168,6 @@ def test_one_item_for_many(any_server, one):
         asyncio.run(stream())
 
 
-@pytest.mark.parametrize(
-    "retry", [7, "text", True, object(), ValueError("another")], ids=lambda each: type(each).__name__
-)
-def test_retry_of_something_else(any_server, retry):
-    """``retry=`` takes what the method raised, and nothing that merely is there."""
-    with UriFilter.create("news", capacity=1000, redis=any_server.url) as news:
-        for method in (news.insert_ages, news.unique, news.forget):
-            with pytest.raises(ValueError, match="retry= takes what"):
-                method(["a"], retry=retry)
-        assert news.inserted() == 0
-
-
 def test_info(news):
     """Configuration, counts, fill and error rates; its JSON has the same keys."""
     items = [f"u{i}" for i in range(10_000)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
 import signal
@@ -10,10 +9,9 @@ import signal
 import pytest
 from support.interrupts import Interrupt
 
-from urifilter_redis import AsyncUriFilter, UriFilter
+from urifilter_redis import UriFilter
 from urifilter_redis.engine import batch
 from urifilter_redis.flows import items as item_flows
-from urifilter_redis.sdk import FilterAPIClient
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
@@ -66,21 +64,6 @@ def interrupted_everywhere(news, method, prepare, expected, sample) -> int:
         assert news.unresolved == []
         assert answers == expected(items), at
     return counted.places
-
-
-@pytest.mark.parametrize("name", ["insert_ages", "unique", "forget"])
-def test_every_place(news, name, sample):
-    """At each line and call of the library the interrupted call leaves all answers to be had."""
-
-    def seen() -> list[str]:
-        items = fresh()
-        news.insert_many(items)
-        return items
-
-    expected = {"insert_ages": lambda items: [0] * len(items), "unique": list}
-    prepare = seen if name == "forget" else fresh
-    wanted = expected.get(name, lambda items: [True] * len(items))
-    assert interrupted_everywhere(news, getattr(news, name), prepare, wanted, sample) > 100
 
 
 def test_every_place_of_a_retry(news, sample):
@@ -157,61 +140,6 @@ def test_places_in_the_connection(news, sample):
             except KeyboardInterrupt:
                 answers = None
         assert (resolved(news, news.insert_ages, items) if answers is None else answers) == [0] * 12
-
-
-def test_a_task_that_is_cancelled_at_any_moment(news, any_server, sample):
-    """Cancelled after any number of rounds of its loop, a task leaves all answers to be had."""
-
-    async def insert(rounds: int) -> bool:
-        items = fresh()
-        async with AsyncUriFilter.open("news", redis=any_server.url) as made:
-            await made.insert(f"{items[0]}: the script is loaded now")
-            task = asyncio.create_task(made.insert_ages(items))
-            for _ in range(rounds):
-                await asyncio.sleep(0)
-            task.cancel()
-            (answers,) = await asyncio.gather(task, return_exceptions=True)
-            cancelled = isinstance(answers, asyncio.CancelledError)
-            if cancelled:
-                lost = made.unresolved
-                answers = await (made.insert_ages(items, retry=lost[0]) if lost else made.insert_ages(items))
-            assert answers == [0] * len(items), rounds
-            assert made.unresolved == []
-            return cancelled
-
-    assert sum(asyncio.run(insert(rounds)) for rounds in sample(range(120), 20)) > 0
-
-
-def test_every_place_of_the_sdk(service, any_server, monkeypatch, sample):
-    """The SDK's calls likewise."""
-    monkeypatch.setattr("urifilter_redis.sdk.calls.ITEMS_A_REQUEST", 5)
-    UriFilter.create("sdk", redis=any_server.url, capacity=10_000, error_rate=1e-9).close()
-    with FilterAPIClient(service.url) as api:
-
-        def insert_ages(items, **more):
-            return api.insert_ages("sdk", items, **more)
-
-        insert_ages(fresh())
-        places = interrupted_everywhere(api, insert_ages, fresh, lambda items: [0] * len(items), sample)
-        assert places > 100
-
-
-def test_a_call_that_runs_in_another_thread_is_not_unresolved(make_server):
-    """``unresolved`` has what was interrupted, and not what is under way."""
-    import threading
-
-    server = make_server("redis70")
-    with UriFilter.create("news", redis=server.url, capacity=1000) as news:
-        server.suspend()
-        thread = threading.Thread(target=news.insert_ages, args=(["a"],))
-        thread.start()
-        while not news._session.pending._owners:
-            pass
-        assert news.unresolved == []
-        server.resume()
-        thread.join()
-        assert news.unresolved == []
-        assert news.insert("a") is False
 
 
 class Tick(BaseException):

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import collections
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from support import crawler
 from support.proxy import Fault, Proxy, at_random, first
 
-from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter
 
 QUICK = Timeouts(connect=1, reply=0.3, total=1)
 
 
 def create(server, **settings) -> None:
     UriFilter.create("news", redis=server.url, **{"capacity": 200_000, "error_rate": 1e-8} | settings).close()
-
-
-@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
-def test_one_fault_is_not_seen(server, fault):
-    """One command lost, its reply lost, delivered late or twice: the answer is right at the first asking."""
-    create(server)
-    with Proxy(server.port, first(Fault.PASS, fault)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
-        assert news.insert("a") is True
-        assert news.insert_ages(["b", "a", "b"]) == [0, 1, 1]
-        assert news.insert_ages(["c", "b"]) == [0, 1]
-        proxy.release()
-        assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
-        assert news.info().inserted == 3
-        assert proxy.counts[fault] == 1
 
 
 def test_a_late_duplicate_after_the_slots_next_call_is_refused(server):
@@ -59,54 +41,6 @@ def test_a_late_duplicate_of_the_last_call_is_answered_from_the_record(server):
         proxy.release()
         assert [reply for _, reply in proxy.late_replies] == [[b":0", b":0"]]
         assert news.info().inserted == 2
-
-
-def test_answer_lost_and_retried(server):
-    """When retries run out, AnswerLost has what arrived, and retry= gets the rest: each "new" exactly once."""
-    create(server, shards=4)
-    items = [f"u{i}" for i in range(100)]
-    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        news.insert("the script is loaded now")
-        proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
-        with pytest.raises(AnswerLost) as caught:
-            news.insert_ages(items)
-        partial = caught.value.answers
-        assert set(partial) == {0, None}
-        assert caught.value.items == items
-        proxy.plan = first()
-        assert news.insert_ages(items, retry=caught.value) == [0] * 100
-        assert news.insert_ages(items) == [1] * 100
-
-
-@pytest.mark.slow
-def test_retry_with_other_items_is_refused(server):
-    """retry= is for the same items of the same method of the same filter object."""
-    create(server)
-    plan = first(*[Fault.CUT_AFTER] * 99)
-    with Proxy(server.port, plan) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        with pytest.raises(AnswerLost) as caught:
-            news.insert_many(["a"])
-        with pytest.raises(ValueError, match="same items"):
-            news.insert_many(["b"], retry=caught.value)
-        with pytest.raises(ValueError, match="same items"):
-            news.forget(["a"], retry=caught.value)
-        with UriFilter.open("news", redis=proxy.url) as other, pytest.raises(ValueError, match="very filter"):
-            other.insert_many(["a"], retry=caught.value)
-
-
-@pytest.mark.slow
-def test_an_unresolved_slot_is_not_used_again(server):
-    """A call without an answer keeps its slot; later calls take others, and its record stays."""
-    create(server)
-    plan = first(*[Fault.CUT_AFTER] * 50)
-    with Proxy(server.port, plan) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        with pytest.raises(AnswerLost) as caught:
-            news.insert("a")
-        proxy.plan = first()
-        for i in range(20):
-            news.insert(f"other {i}")
-        assert news.insert("a", retry=caught.value) is True
-        assert news.insert("a") is False
 
 
 def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
@@ -143,21 +77,6 @@ def test_late_duplicate_of_a_refused_call(make_server):
         assert news.insert("a", retry=caught.value) is True
 
 
-@pytest.mark.slow
-def test_nothing_sent_is_not_answer_lost(make_server):
-    """A server that cannot be reached has certainly inserted nothing."""
-    server = make_server("redis70")
-    create(server)
-    with UriFilter.open("news", redis=server.url, timeouts=QUICK) as news:
-        server.kill()
-        news._connector._given.pool.close()
-        with pytest.raises(ServerUnavailable) as caught:
-            news.insert("a")
-        assert not isinstance(caught.value, AnswerLost)
-        assert caught.value.answers == [None]
-        server.start()
-
-
 def test_late_call_is_made_anew(server):
     """A client whose idea of the time is wrong learns it and asks under a new id."""
     create(server)
@@ -166,55 +85,6 @@ def test_late_call_is_made_anew(server):
             news._session.ids.clock.learn(news._session.ids.clock.now() + wrong)
             assert news.insert(f"item {wrong}") is True
             assert news.insert(f"item {wrong}") is False
-
-
-def test_cancelled_task_leaves_its_call_to_be_asked_again(server):
-    """A cancelled insert may have happened; ``unresolved`` has it, and its answers are to be had, once."""
-    import asyncio
-
-    create(server)
-
-    async def main() -> None:
-        with Proxy(server.port, first(Fault.HANG)) as proxy:
-            async with await AsyncUriFilter.open("news", redis=proxy.url) as news:
-                task = asyncio.create_task(news.insert_ages(["a", "b"]))
-                while not proxy.counts[Fault.HANG]:
-                    await asyncio.sleep(0.01)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert await news.insert_ages(["c"]) == [0]
-                (lost,) = news.unresolved
-                assert await news.insert_ages(["a", "b"], retry=lost) == [0, 0]
-                assert news.unresolved == []
-                assert await news.insert_ages(["a", "b"]) == [1, 1]
-
-    asyncio.run(main())
-
-
-def test_interrupted_call_can_be_asked_again(server):
-    """Ctrl-C in the middle of a blocking call: ``unresolved`` has it, and its answers are to be had, once."""
-    create(server)
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
-            news.insert("the script is loaded now")
-            proxy.plan = first(Fault.HANG)
-
-            def press() -> None:
-                while not proxy.counts[Fault.HANG]:
-                    time.sleep(0.01)
-                os.kill(os.getpid(), signal.SIGUSR1)
-
-            threading.Thread(target=press).start()
-            with pytest.raises(KeyboardInterrupt):
-                news.insert_many(["a", "b"])
-            assert news.insert("c") is True
-            (lost,) = news.unresolved
-            assert news.insert_ages(["a", "b"], retry=lost) == [0, 0]
-            assert news.unresolved == []
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def run_crawlers(server, tmp_path, *more, **settings):

@@ -12,7 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import redis
 import redis.asyncio
-from support.proxy import Fault, HttpProxy, Proxy, first
 
 from urifilter_redis import (
     AnswerLost,
@@ -207,38 +206,6 @@ def test_filter_of_a_client_object(way, any_server):
                 way(news)
 
     asyncio.run(run())
-
-
-def test_retry_of_an_error_that_went_through_pickle(any_server):
-    """It has the answers, and is refused in words as ``retry=``; a copy is as good as the error itself."""
-    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    items, quick = [f"u{n}" for n in range(50)], Timeouts(reply=0.2, total=0.3)
-    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as news:
-        news.insert("the script is loaded now")
-        proxy.plan = first(Fault.PASS, *[Fault.CUT_AFTER] * 50)
-        with pytest.raises(AnswerLost) as caught:
-            news.insert_many(items)
-        proxy.plan = first()
-        told = pickle.loads(pickle.dumps(caught.value))
-        assert (told.answers, told.items) == (caught.value.answers, items)
-        with pytest.raises(ValueError, match="retry= takes what insert raised .* this error went through pickle"):
-            news.insert_many(items, retry=told)
-        assert news.insert_ages(items, retry=copy.deepcopy(caught.value)) == [0] * 50
-
-
-def test_retry_of_an_error_of_the_sdk_that_went_through_pickle(service, any_server):
-    """The same for the SDK's."""
-    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    port, quick = int(service.url.rsplit(":", 1)[1]), Timeouts(connect=1, reply=1, total=0.3)
-    with HttpProxy(port, first(*[Fault.CUT_AFTER] * 99)) as proxy, FilterAPIClient(proxy.url, timeouts=quick) as api:
-        with pytest.raises(FilterAPIError) as caught:
-            api.insert_many("news", ["a", "b"])
-        proxy.plan = first()
-        told = pickle.loads(pickle.dumps(caught.value))
-        assert (told.error_code, told.answers, told.items) == ("answer_lost", [None, None], ["a", "b"])
-        with pytest.raises(ValueError, match="retry= takes what insert raised .* this error went through pickle"):
-            api.insert_many("news", ["a", "b"], retry=told)
-        assert api.insert_ages("news", ["a", "b"], retry=copy.copy(caught.value)) == [0, 0]
 
 
 @pytest.fixture

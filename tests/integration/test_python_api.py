@@ -212,35 +212,6 @@ def test_an_error_that_two_threads_retry(any_server):
             assert answers.result() == [True, True]
 
 
-@pytest.mark.slow
-def test_any_inserting_method_goes_on_with_the_error_of_another(any_server):
-    """``answers`` are in the terms of the method that raised; ``retry=`` serves all methods that insert."""
-    UriFilter.create("news", redis=any_server.url, capacity=1000, shards=4, error_rate=1e-9).close()
-    asked = {
-        "insert_many": ({True, None}, lambda found: found == [True] * 50),
-        "insert_ages": ({0, None}, lambda found: found == [0] * 50),
-        "unique": ({True, None}, lambda found: [page.url for page in found] == [page.url for page in pages]),
-    }
-    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        news.insert("the script is loaded now")
-        for name, other in (("insert_many", "unique"), ("insert_ages", "insert_many"), ("unique", "insert_ages")):
-            (terms, _), (_, is_right) = asked[name], asked[other]
-            pages = [Page(f"{name} {other} {n}") for n in range(50)]
-            proxy.plan = first(Fault.PASS, Fault.PASS, *[Fault.CUT_AFTER] * 50)
-            with pytest.raises(AnswerLost) as lost:
-                getattr(news, name)(pages, key=url_of)
-            found = lost.value.answers
-            proxy.plan = first()
-            assert is_right(getattr(news, other)(pages, key=url_of, retry=lost.value))
-            assert {(type(each), each) for each in found} == {(type(each), each) for each in terms}
-        proxy.plan = first(*[Fault.CUT_AFTER] * 50)
-        with pytest.raises(AnswerLost) as lost:
-            news.insert("alone")
-        proxy.plan = first()
-        assert lost.value.answers == [None]
-        assert news.unique(["alone"], retry=lost.value) == ["alone"]
-
-
 def test_an_error_about_objects_goes_through_pickle(any_server):
     """In place of an object that no pickle takes the error has its item; the answers keep the method's terms."""
     UriFilter.create("news", redis=any_server.url, capacity=1000, shards=4).close()
@@ -405,24 +376,6 @@ def test_closed_awaited(any_server):
         task = asyncio.create_task(AsyncUriFilter.open("news", redis=any_server.url))
         async with await task as third:
             assert not await third.insert("a")
-
-    asyncio.run(session())
-
-
-def test_closed_client_of_the_service(service):
-    """A closed client of the service says so."""
-    api = FilterAPIClient(service.url)
-    api.close()
-    for ask in (lambda: api.insert_many("news", ["a"]), api.filters, api.__enter__):
-        with pytest.raises(ValueError, match="is closed: make another one"):
-            ask()
-    assert api.unresolved == []
-
-    async def session():
-        async with AsyncFilterAPIClient(service.url) as awaited:
-            pass
-        with pytest.raises(ValueError, match="is closed: make another one"):
-            await awaited.insert_many("news", ["a"])
 
     asyncio.run(session())
 

@@ -7,17 +7,14 @@ import collections
 import http.server
 import inspect
 import json
-import os
 import re
 import threading
 
 import pytest
-from support.proxy import Fault, HttpProxy, at_random, first
+from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
-from support.shard_keys import shard_key
 
 from urifilter_redis import Timeouts, UriFilter
-from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
@@ -156,82 +153,6 @@ def test_addresses_that_are_none(url, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_service_that_is_away():
-    """It is an error within the time that was given, and nothing can have been inserted."""
-    with FilterAPIClient("http://127.0.0.1:9", timeouts=QUICK) as api, pytest.raises(FilterAPIError) as away:
-        api.unique("news", ["a"])
-    assert (away.value.error_code, away.value.status, away.value.answers) == ("unreachable", None, [None])
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
-@pytest.mark.parametrize("method", ["unique", "filter"])
-def test_a_request_or_an_answer_is_lost(service, news, fault, method):
-    """It is repeated under its key: all items are new, though the service had inserted them already."""
-    uris = [f"https://example.com/{i}" for i in range(700)]
-    with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(fault, fault)) as proxy, FilterAPIClient(proxy.url) as api:
-        new = getattr(api, method)("news", uris)
-        assert (new if method == "unique" else new["URI_list_unique"]) == uris
-        proxy.release()
-        assert api.unique("news", [*uris, "z"]) == ["z"]
-        assert proxy.counts[fault] == 2
-    assert news.inserted() == 701
-
-
-@pytest.mark.slow
-def test_retries_end(service, news):
-    """``answer_lost``; ``retry=`` with the same items gets the answers, from another client object too."""
-    uris = [f"https://example.com/{i}" for i in range(12_000)]
-    port = int(service.url.rsplit(":", 1)[1])
-    with HttpProxy(port, first(Fault.PASS, *[Fault.CUT_AFTER] * 99)) as proxy:
-        with FilterAPIClient(proxy.url, timeouts=QUICK) as api, pytest.raises(FilterAPIError) as lost:
-            api.unique("news", uris)
-        assert (lost.value.error_code, lost.value.status) == ("answer_lost", None)
-        assert lost.value.answers == [True] * 5000 + [None] * 7000
-        assert news.inserted() == 10_000
-    with FilterAPIClient(service.url) as api:
-        with pytest.raises(ValueError, match="retry= takes what insert raised"):
-            api.unique("news", uris[:-1], retry=lost.value)
-        with pytest.raises(ValueError, match="retry= takes what forget raised"):
-            api.forget("news", uris, retry=lost.value)
-        assert api.unique("news", uris, retry=lost.value) == uris
-        assert api.unique("news", uris) == []
-
-
-@pytest.mark.slow
-def test_answers_of_the_endpoint_that_were_lost(service, news):
-    """What ``filter`` had been told before it failed is in the error, too."""
-    uris = ["a", "b", "a", *[f"https://example.com/{i}" for i in range(6000)]]
-    news.insert("b")
-    with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(Fault.PASS, *[Fault.CUT_AFTER] * 99)) as proxy:
-        with FilterAPIClient(proxy.url, timeouts=QUICK) as api, pytest.raises(FilterAPIError) as lost:
-            api.filter("news", uris)
-        assert lost.value.answers[:4] == [True, False, False, True]
-        proxy.plan = lambda _: Fault.PASS
-        with FilterAPIClient(proxy.url) as api:
-            assert api.filter("news", uris, retry=lost.value)["unique"] == 6001
-
-
-def test_a_cancelled_task(service, news):
-    """Its call waits in ``unresolved``, and ``retry=`` gets the answers."""
-
-    async def ask():
-        with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(Fault.HANG)) as proxy:
-            async with AsyncFilterAPIClient(proxy.url) as api:
-                asked = asyncio.create_task(api.unique("news", ["a", "b"]))
-                await asyncio.to_thread(wait_until, lambda: proxy.counts[Fault.HANG], "nothing is asked")
-                asked.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await asked
-                (lost,) = api.unresolved
-                assert await api.unique("news", ["c"]) == ["c"]
-                assert await api.unique("news", ["a", "b"], retry=lost) == ["a", "b"]
-                return api.unresolved
-
-    assert asyncio.run(ask()) == []
-
-
-@pytest.mark.slow
 def test_threads_share_a_client(service, news):
     """8 threads over one client and a proxy that loses a tenth of everything: each item is new once."""
     told: collections.Counter[str] = collections.Counter()
@@ -248,26 +169,6 @@ def test_threads_share_a_client(service, news):
         for thread in threads:
             thread.join()
     assert told == {f"https://example.com/{i}": 1 for i in range(3000)}
-
-
-def test_after_a_fork(api):
-    """A child is a client of its own, over connections of its own."""
-    api.insert_many("news", ["before"])
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            answers = api.insert_ages("news", ["before", "child"]), api._api.session.ids.client
-            os.write(write, json.dumps(answers).encode())
-        finally:
-            os._exit(0)
-    parents = [api.insert_ages("news", [f"parent {i}"]) for i in range(20)]
-    os.waitpid(pid, 0)
-    os.close(write)
-    answers, client = json.loads(os.read(read, 1000))
-    os.close(read)
-    assert (answers, parents) == ([1, 0], [[0]] * 20)
-    assert client != api._api.session.ids.client
 
 
 class Scripted(http.server.ThreadingHTTPServer):
@@ -433,59 +334,6 @@ def test_odd_answers(ages):
     assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
 
 
-@pytest.mark.slow
-def test_what_retry_refuses(service, news):
-    """Another method, other items, another max_age, a list that has grown, another process."""
-    uris = ["a", "b"]
-    lost = (502, {}, b"")
-    with (
-        Scripted(*[lost] * 99) as server,
-        FilterAPIClient(server.url, timeouts=QUICK) as api,
-        pytest.raises(FilterAPIError) as told,
-    ):
-        api.insert_many("news", uris)
-    with FilterAPIClient(service.url) as api:
-        uris.append("c")
-        for ask in (
-            lambda: api.insert_ages("news", uris, retry=told.value),
-            lambda: api.insert_ages("news", ["a", 1], retry=told.value),
-            lambda: api.insert_ages("other", ["a", "b"], retry=told.value),
-            lambda: api.insert_ages("news", ["a", "b"], max_age=1, retry=told.value),
-            lambda: api.filter("news", ["a", "b"], retry=told.value),
-            lambda: api.forget("news", ["a", "b"], retry=told.value),
-        ):
-            with pytest.raises(ValueError, match="retry= takes what"):
-                ask()
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                api.insert_many("news", ["a", "b"], retry=told.value)
-            except ValueError:
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert api.insert_ages("news", ["a", "b"], retry=told.value) == [0, 0]
-
-
-def test_a_repeat_after_the_record_is_gone(monkeypatch):
-    """Nine minutes later the service has forgotten the answer: the call fails, and calls no new item seen."""
-    lost = (401, {ATTEMPT_HEADER: None}, b"<html>of somebody else</html>")
-    with Scripted(lost, GOOD) as server, FilterAPIClient(server.url) as api:
-        with pytest.raises(FilterAPIError) as told:
-            api.insert_ages("news", ["a"])
-        clock = api._api.session.ids.clock
-        now = clock.now()
-        monkeypatch.setattr(clock, "now", lambda: now + 9 * 60_000)
-        with pytest.raises(FilterAPIError, match="kept for 8 minutes") as gone:
-            api.insert_ages("news", ["a"], retry=told.value)
-        assert gone.value.error_code == "answer_lost"
-        assert len(server.seen) == 1
-        monkeypatch.setattr(clock, "now", lambda: now + 7 * 60_000)
-        assert api.insert_ages("news", ["a"], retry=told.value) == [0]
-
-
 def test_long_items_go_out_in_several_requests(service, news):
     """By their bytes, too: 100 items of 60,000 characters are no body that is too large."""
     uris = [f"{i}/{'ä' * 30_000}" for i in range(100)]
@@ -501,15 +349,6 @@ def test_proxies_are_for_what_is_crawled(service, news, monkeypatch):
     """The environment's proxy is not asked."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert FilterAPI("news", ["a"], url=service.url)["unique"] == 1
-
-
-def test_waiting_for_a_restore():
-    """``Timeouts(restoring=)`` waits for a filter that is being brought back."""
-    busy = (503, {"Retry-After": "0"}, {"error_code": "restoring", "error": "wait"})
-    with Scripted(busy, busy, GOOD) as server:
-        patient = Timeouts(connect=1, reply=2, total=1, restoring=30)
-        with FilterAPIClient(server.url, timeouts=patient) as api:
-            assert api.insert_ages("news", ["a"]) == [0]
 
 
 def test_refused_after_it_may_have_run():
@@ -549,40 +388,3 @@ def test_a_connection_out_of_step(news, service):
             assert api.unique("news", [f"a{number}", "b"])[0] == f"a{number}"
             assert api.ages("news", [f"a{number}", f"c{number}"]) == [1, 0]
     assert news.inserted() == 11
-
-
-@pytest.mark.slow
-def test_half_of_it_was_inserted(any_server, service):
-    """One shard lost its bitmap after the other had inserted: ``answer_lost``, and a retry gets all answers."""
-    with (
-        UriFilter.create("two", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=2) as two,
-        any_server.client() as admin,
-    ):
-        uris = [f"https://example.com/{i}" for i in range(20)]
-        api = FilterAPIClient(service.url, timeouts=QUICK)
-        api.contains_many("two", uris)
-        key = shard_key("two", 1, 2, "today")
-        kept = admin.dump(key)
-        admin.delete(key)
-        with pytest.raises(FilterAPIError, match="has lost a bitmap") as lost:
-            api.unique("two", uris)
-        assert lost.value.error_code == "answer_lost"
-        assert 0 < two.inserted() < 20
-        told = lost.value.answers
-        assert [uri for uri, answer in zip(uris, told, strict=True) if answer] == [
-            uri for uri, number in zip(uris, shards_of(two._session.digester(uris), 2), strict=True) if number == 0
-        ]
-        assert told.count(None) == 20 - two.inserted()
-        admin.restore(key, 0, kept)
-        assert api.unique("two", uris, retry=lost.value) == uris
-        assert api.unique("two", uris) == []
-        api.close()
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("wrong", ["an error", KeyError("a"), FilterAPIError("of another call", error_code="x"), 7])
-def test_retry_of_something_else(api, wrong):
-    """It is refused in words before anything is sent, as in the library."""
-    with pytest.raises(ValueError, match="retry= takes what insert raised for these same items, not"):
-        api.unique("news", ["a"], retry=wrong)
-    assert api.ages("news", ["a"]) == [0]

@@ -11,7 +11,6 @@ import threading
 import time
 
 import pytest
-from support.forked import in_child
 from support.proxy import Fault, HttpProxy, first
 from support.servers import wait_until
 from support.service import ask
@@ -111,38 +110,6 @@ def test_after_an_exception(api, news):
     assert 60 < other.outstanding().due <= 100
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
-def test_a_request_or_an_answer_is_lost(service, news, fault):
-    """It is repeated under its key, and has the answers that it would have had."""
-    uris = [f"https://example.com/{i}" for i in range(700)]
-    plan: dict[bytes, Fault] = {}
-
-    def fault_of(command):
-        return plan.pop(command[0].split(b" ")[1], Fault.PASS)
-
-    with HttpProxy(service.port, fault_of) as proxy, FilterAPIClient(proxy.url) as api, api.claims("news") as mine:
-
-        def losing(command):
-            plan[f"/v1/filters/news/{command}".encode()] = fault
-
-        losing("claim")
-        assert mine.unique(uris, payload=lambda _: 1) == uris
-        losing("commit")
-        assert mine.commit(uris[:300]) == [True] * 300
-        losing("release")
-        assert mine.release(uris[200:400]) == [False] * 100 + [True] * 100
-        losing("reclaim")
-        found = mine.reclaim(50)
-        assert len({each.item for each in found} & {*uris[300:400]}) == 50
-        assert len(mine.held) == 350
-        proxy.release()
-        assert proxy.counts[fault] == 4
-        assert mine.unresolved == []
-        body = {"holder": mine.holder, "lease": 60}
-        assert ask(service, "POST", "/v1/filters/news/beat", body).json()["in_flight"] == 350
-    assert len(news.claims().reclaim(1000)) == 400
-
-
 def test_what_a_claimed_item_has_been_through(api, news):
     """As the library tells it: failures stay with an item until its commit."""
     with api.claims("news") as mine, news.claims() as other:
@@ -209,29 +176,6 @@ def test_an_answer_about_dead_letters_is_lost(service, news):
         assert [each.item for each in mine.reclaim()] == ["a"]
 
 
-def test_offering_once_more_is_resumed(service, news):
-    """``retry=`` tells how many the call offered, of some items; all are offered; that of another method is refused."""
-    items = [*map(str, range(6000)), b"odd\xff"]
-    with news.claims() as mine, HttpProxy(service.port, lambda _: fault) as proxy:
-        api = FilterAPIClient(proxy.url, timeouts=QUICK)
-        fault = Fault.PASS
-        for some in ((items,), ()):
-            mine.claim_many(items)
-            mine.reject(items, "404")
-            fault = Fault.CUT_AFTER
-            with pytest.raises(FilterAPIError) as lost:
-                api.retry_dead_letters("news", *some)
-            assert (lost.value.error_code, lost.value.method) == ("answer_lost", "retry_dead_letters")
-            fault = Fault.PASS
-            with pytest.raises(ValueError, match="retry= takes what"):
-                api.insert_many("news", items[:-1], retry=lost.value)
-            with pytest.raises(ValueError, match="retry= takes what"):
-                api.retry_dead_letters("news", items[1:], retry=lost.value)
-            assert api.retry_dead_letters("news", *some, retry=lost.value) == (len(items) if some else 0)
-            assert news.dead_letters() == []
-        api.close()
-
-
 def test_lists_awaited(service, news):
     """The same, awaited."""
 
@@ -244,30 +188,6 @@ def test_lists_awaited(service, news):
             assert await api.retry_dead_letters("news", ["a"]) == 1
 
     asyncio.run(go())
-
-
-def test_retries_end(service, news):
-    """``retry=`` gets the missing answers from the same object; another one refuses it."""
-    with HttpProxy(service.port, first(*[Fault.CUT_AFTER] * 99)) as proxy:
-        api = FilterAPIClient(proxy.url, timeouts=QUICK)
-        mine = api.claims("news")
-        with pytest.raises(FilterAPIError) as lost:
-            mine.claim_many(["a", "b"])
-        assert (lost.value.error_code, lost.value.answers, mine.held) == ("answer_lost", [None, None], [])
-        proxy.plan = lambda _: Fault.PASS
-        with pytest.raises(ValueError, match="retry= takes what claim raised"):
-            api.claims("news").claim_many(["a", "b"], retry=lost.value)
-        with pytest.raises(ValueError, match="retry= takes what"):
-            mine.commit(["a", "b"], retry=lost.value)
-        assert mine.claim_ages(["a", "b"], retry=lost.value) == [0, 0]
-        assert [each.item for each in mine.held] == ["a", "b"]
-        proxy.plan = lambda _: Fault.CUT_AFTER
-        with pytest.raises(FilterAPIError) as lost:
-            mine.commit(["a", "b"])
-        proxy.plan = lambda _: Fault.PASS
-        assert mine.commit(["a", "b"], retry=lost.value) == [True, True]
-        assert mine.held == []
-        api.close()
 
 
 def until_of(redis) -> float:
@@ -574,21 +494,6 @@ def test_more_than_one_request(api, news):
         assert mine.commit([*uris, *long]) == [True] * 5160
 
 
-def test_after_a_fork(api, news):
-    """A child is another holder, and has nothing in flight."""
-    with api.claims("news") as mine:
-        mine.claim("a")
-
-        def child():
-            return mine.holder, mine.held, mine.claim_many(["a", "b"]), mine.commit(["b"])
-
-        holder, *answers = in_child(child)
-        assert answers == [[], [False, True], [True]]
-        assert holder != mine.holder
-        assert [each.item for each in mine.held] == ["a"]
-        assert mine.commit(["a"]) == [True]
-
-
 def test_the_interpreter_ends(service, news):
     """An object that was never closed keeps no interpreter from ending; its items lapse."""
     code = f"""
@@ -611,36 +516,6 @@ def test_an_object_that_is_collected_beats_no_more(api, news):
     del mine
     gc.collect()
     wait_until(lambda: not thread.is_alive(), "it goes on")
-
-
-async def cancelled(asking, proxy) -> None:
-    """Ask, and cancel that when it has come to the proxy, which lets it hang."""
-    before = proxy.counts[Fault.HANG]
-    asked = asyncio.ensure_future(asking)
-    await asyncio.to_thread(wait_until, lambda: proxy.counts[Fault.HANG] > before, "nothing is asked")
-    asked.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asked
-
-
-def test_a_cancelled_claim(service, news):
-    """Its items are not held; a cancelled commit waits in ``unresolved`` of its object alone."""
-
-    async def go():
-        with HttpProxy(service.port, first(Fault.HANG)) as proxy:
-            async with AsyncFilterAPIClient(proxy.url) as api:
-                mine, other = api.claims("news"), api.claims("news")
-                await cancelled(mine.claim("a"), proxy)
-                assert (mine.held, mine.unresolved, api.unresolved) == ([], [], [])
-                proxy.plan = first(Fault.HANG)
-                await cancelled(mine.commit(["b"]), proxy)
-                (lost,) = mine.unresolved
-                assert (lost.method, str(lost).partition(" was")[0]) == ("commit", "commit")
-                assert (other.unresolved, api.unresolved) == ([], [])
-                assert await mine.commit(["b"], retry=lost) == [True]
-                return mine.unresolved
-
-    assert asyncio.run(go()) == []
 
 
 def test_both_objects_are_the_libraries(api, news, service):
