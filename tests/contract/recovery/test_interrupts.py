@@ -55,6 +55,12 @@ def test_a_call_of_several_requests_is_interrupted_at_any_of_them(client, call, 
     assert resolved(client, call, ITEMS) == call.told(ITEMS)
 
 
+def beat(client, monkeypatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(holdings, "BEATS", 0.0)  # each shard is due
+        client.mine._beat_once()
+
+
 @pytest.fixture
 def no_doubt(monkeypatch):
     """A call is in doubt for no time: this server has answered before a call ends."""
@@ -80,10 +86,8 @@ def test_what_an_interrupted_reclaim_took_is_given_back_and_the_rest_stays(clien
 
 def only_the_known_is_in_flight(client, news, any_server, monkeypatch) -> None:
     """After its beats the client has one item, and another gets ``ITEMS``; of the service when a lease is over."""
-    with monkeypatch.context() as patched:
-        patched.setattr(holdings, "BEATS", 0.0)  # each shard is due
-        for _ in range(2):
-            client.mine._beat_once()
+    beat(client, monkeypatch)
+    beat(client, monkeypatch)
     assert [claim.item for claim in client.mine.held] == ["known"]
     others = {each.holder for each in news.in_flight() if each.item in ITEMS}
     assert client.is_sdk or not others
@@ -118,11 +122,11 @@ def fresh(client, call) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "no_doubt")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("client", ["blocking", "SDK"], indirect=True)
 @each_of([each for each in CALLS if each.command != "claim"])
-def test_a_call_can_be_interrupted_at_each_line(client, call, sample):
+def test_a_call_can_be_interrupted_at_each_line(client, call, sample, monkeypatch):
     """One interruption that comes while a generator is closed reaches nobody, and the call ends as if it had not."""
     items = fresh(client, call)
     with Interrupt() as counted:
@@ -138,14 +142,15 @@ def test_a_call_can_be_interrupted_at_each_line(client, call, sample):
         if answers is None:
             answers = resolved(client, call, items)
         assert answers == call.told(items), at
+        beat(client, monkeypatch)
         assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], at
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "no_doubt")
 @pytest.mark.parametrize("client", ["asyncio", "asyncio SDK"], indirect=True)
 @each_of([each for each in CALLS if each.command != "claim"])
-def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample):
+def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample, monkeypatch):
     cancelled = 0
     for rounds in sample(range(120), 20):
         items = fresh(client, call)
@@ -154,5 +159,6 @@ def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample)
             cancelled += 1
             answers = resolved(client, call, items)
         assert answers == call.told(items), rounds
+        beat(client, monkeypatch)
         assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], rounds
     assert cancelled > 0

@@ -15,14 +15,11 @@ from urifilter_redis.errors import FilterAPIError
 #: Minutes for which an answer is kept.
 KEPT = 8
 
-FAULTS = [
-    Fault.CUT_AFTER,
-    *(pytest.param(fault, marks=pytest.mark.slow) for fault in (Fault.CUT_BEFORE, Fault.DELAY, Fault.DUPLICATE)),
-]
+INSERT, *OTHERS = COMMANDS
 
 
-@each_of(COMMANDS, quick=True)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
+@pytest.mark.parametrize("call", [INSERT, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)], ids=str)
 def test_one_message_that_is_lost_late_or_doubled_changes_no_answer(client, call, fault):
     call.prepare(client)
     client.meet(fault, after=1)
@@ -30,6 +27,14 @@ def test_one_message_that_is_lost_late_or_doubled_changes_no_answer(client, call
     client.network.release()
     assert client.network.counts[fault] == 1
     assert call.of(client)(ITEMS) == call.again(ITEMS)
+
+
+def test_an_answer_of_a_reclaim_that_is_lost_once_is_told(client, news):
+    with news.claims() as dead:
+        dead.claim_many(ITEMS)
+    client.meet(Fault.CUT_AFTER)
+    assert sorted(claim.item for claim in client.mine.reclaim()) == sorted(ITEMS)
+    assert len(client.mine.held) == 12
 
 
 @each_of(CALLS, quick=True)

@@ -80,7 +80,7 @@ def test_a_call_is_tried_again_until_its_time_is_over(timed, kind):
     assert client.asked > 1
 
 
-@each_of([each for each in COMMANDS if each.command != "release"])
+@each_of(COMMANDS)
 def test_a_filter_that_is_restored_is_not_waited_for(client, call, any_server):
     call.prepare(client)
     with any_server.client() as admin:
