@@ -14,12 +14,10 @@ import pytest
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
 
-from urifilter_redis import Timeouts, UriFilter
+from urifilter_redis import UriFilter
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
-
-QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
 @pytest.fixture

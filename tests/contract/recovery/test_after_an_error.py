@@ -8,8 +8,6 @@ from support.recovering import CALLS, COMMANDS, ITEMS, PRECISE, each_of
 
 from urifilter_redis import UriFilter, UriFilterError
 
-OTHERS = [f"{item}/other" for item in ITEMS]
-
 
 def goes_on(client, news) -> None:
     """Each call answers as at first, and nothing is left over."""
