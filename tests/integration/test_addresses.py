@@ -50,8 +50,7 @@ def test_server_that_restarts_is_waited_for(make_server, scheme):
     url = server.url if scheme == "redis" else f"unix://{server.socket}"
     with UriFilter.create("news", capacity=1000, redis=url, timeouts=Timeouts(total=60)) as news:
         news.insert("x")
-        with server.client() as client:
-            client.shutdown()
+        server.ask("shutdown")
         server.process.wait(60)
         assert not server.socket.exists()
         asked = threading.Thread(target=lambda: answers.append(news.contains("x")))

@@ -155,8 +155,7 @@ def test_checkpoint_at_each_step(any_server, folder, disk, steps):
             number += 1
         news.checkpoint()
     assert number > 20
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages(seen)

@@ -86,8 +86,7 @@ def made(tmp_path_factory):
         for folder in ("archive", "other"):
             for name in RETENTIONS:
                 make(server, root / folder, name)
-            with server.client() as admin:
-                admin.flushall()
+            server.ask("flushall")
             shutil.rmtree(root / "data")
     backend = open_backend((root / "archive").as_uri())
     for name in RETENTIONS:
@@ -774,8 +773,7 @@ def test_import(name, made, archive, any_server):
         assert 0 not in opened.ages([*FIRST, *SECOND])
         opened.insert_many(THIRD)
         opened.checkpoint()
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     drive(import_(backend, made / f"{name}.uf", lambda *_: None))
     with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert 0 not in opened.ages([*FIRST, *SECOND, *THIRD])
@@ -795,8 +793,7 @@ def test_import_over_another(made, archive, any_server):
     with pytest.raises(ConfigMismatch, match="forever"):
         drive(import_(backend, made / "forever.uf", lambda *_: None))
     drive(backend.close())
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with UriFilter.open("forever", redis=any_server.url, archive=archive) as other:
         assert 0 not in other.ages(THIRD)
         assert not any(other.ages(FIRST))
@@ -941,8 +938,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
             kept_mongo.start()
             steps.at(0, kept_mongo.kill)
             wait_until(lambda: completes(news.checkpoint), "its client does not find the server again")
-            with any_server.client() as admin:
-                admin.flushall()
+            any_server.ask("flushall")
             with UriFilter.open("news", redis=any_server.url, archive=archive) as again:
                 assert 0 not in again.ages(seen)
                 assert not any(again.ages(NEVER))
@@ -999,8 +995,7 @@ def test_asyncio(async_archive, any_server):
             assert (await news.rotate()).epoch == 1
             await news.insert_many(SECOND)
             assert (await news.checkpoint()).number == 2
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
         async with await AsyncUriFilter.open("news", **where) as news:
             assert news.restored.checkpoint == 2
             assert news.restored.problems == ()
@@ -1048,8 +1043,7 @@ def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sam
         return numbers
 
     tried = asyncio.run(main())
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     seen = [item for number in tried for item in range(1000 * number, 1000 * number + 20)]
     with UriFilter.open("news", redis=any_server.url, archive=async_archive) as news:
         assert 0 not in news.ages([*FIRST, *seen])

@@ -75,8 +75,7 @@ class Scene:
             shutil.rmtree(self.folder / "archive", ignore_errors=True)
             shutil.copytree(kept, self.folder / "archive")
             return
-        with self.server.client() as admin:
-            admin.flushall()
+        self.server.ask("flushall")
         self._make()
         if self.method != "create" and self.archive.startswith("file:"):
             self._made = Saved(self.server), self.folder / "kept"
@@ -107,8 +106,7 @@ class Scene:
                 drive(upload.finish())
             drive(backend.close())
         if self.method == "open":
-            with self.server.client() as admin:
-                admin.flushall()
+            self.server.ask("flushall")
         if self.method == "import":
             self.more = [str(self.folder / "exported")]
             backend = open_backend(self.archive)
@@ -122,8 +120,7 @@ class Scene:
     def check(self) -> None:
         """The second run has completed it."""
         if self.method == "drop":
-            with self.server.client() as admin:
-                assert admin.keys() == []
+            assert self.server.ask("keys") == []
             assert leftovers(self.archive) == 0
             assert sound(self.archive) == 0
             return

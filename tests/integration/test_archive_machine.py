@@ -102,8 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def create(self):
-        with self.server.client() as admin:
-            admin.flushall()
+        self.server.ask("flushall")
         for folder in (self.folder, os.environ["URIFILTER_DATA_DIR"]):
             shutil.rmtree(folder, ignore_errors=True)
         self.where = {"redis": self.server.url, "archive": self.folder.as_uri()}
@@ -115,8 +114,7 @@ class Machine(RuleBasedStateMachine):
         self.mine, self.claimed = Holder(self.news, payload="x" * 1500), set()
 
     def meta(self):
-        with self.server.client() as admin:
-            return to_mapping(admin.hgetall("urifilter:{news:0}:meta"))
+        return to_mapping(self.server.ask("hgetall", "urifilter:{news:0}:meta"))
 
     @rule(some=items)
     def insert(self, some):
@@ -250,8 +248,7 @@ class Machine(RuleBasedStateMachine):
     @rule(deaths=st.lists(st.integers(1, 60), max_size=2))
     def crash(self, deaths):
         """Redis comes back empty; restorers may die on the way."""
-        with self.server.client() as admin:
-            admin.flushall()
+        self.server.ask("flushall")
         self.reopen([self.archived], deaths)
 
     @precondition(lambda self: self.saved)

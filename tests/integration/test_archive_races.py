@@ -72,14 +72,12 @@ def restorer(server, folder):
 
 
 def flush(server) -> None:
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
 
 
 def silent(server) -> None:
     """Let the restorer have been silent for long."""
-    with server.client() as admin:
-        admin.hset(META, "restored", 0)
+    server.ask("hset", META, "restored", 0)
 
 
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
@@ -190,8 +188,7 @@ def test_the_server_dies_while_its_archive_is_looked_at(any_server, folder, arch
     flush(any_server)
     with pytest.raises(FilterNotFound):
         late.go_on()
-    with any_server.client() as admin:
-        assert admin.exists(META) == 0
+    assert any_server.ask("exists", META) == 0
     assert 0 not in archived_filter().ages(range(500))
 
 
@@ -368,8 +365,7 @@ def test_inserted_after_the_bitmaps_were_read(any_server, archived_filter):
 
 def test_leftovers_of_another_filter(any_server, folder):
     """Slices without meta stop a new filter; of one that the archive knows they are replaced."""
-    with any_server.client() as admin:
-        admin.set("urifilter:{news:0}:today", b"\xff" * 3120)
+    any_server.ask("set", "urifilter:{news:0}:today", b"\xff" * 3120)
     with pytest.raises(SliceLost, match="earlier filter"):
         UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000)
     flush(any_server)
@@ -494,8 +490,7 @@ def test_the_oldest_slice_of_write_all_is_lost(any_server, folder, archived_filt
     news.rotate()
     news.checkpoint()
     assert news.insert("x")
-    with any_server.client() as admin:
-        admin.delete("urifilter:{news:0}:history_1")
+    any_server.ask("delete", "urifilter:{news:0}:history_1")
     again = archived_filter()
     assert "x" in again
     again.rotate()

@@ -196,8 +196,7 @@ def test_checkpoint_that_takes_over(spoil, any_server, folder):
         news.checkpoint()
         news.insert_many(items(2))
         news.checkpoint()
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2)])

@@ -72,8 +72,7 @@ def lie(path, change, **beside):
 
 
 def reopen(server, archive):
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
     return UriFilter.open("news", redis=server.url, archive=archive)
 
 
@@ -206,8 +205,7 @@ def test_all_checkpoints_are_gone(any_server, archive):
     assert problems(archive) == ("checkpoints of 'news', shard 1: they are gone",)
     with pytest.raises(ArchiveCorrupt, match="shard 1: its checkpoints are gone"):
         reopen(any_server, archive)
-    with any_server.client() as admin:
-        assert set(admin.keys()) <= {b"urifilter:filters"}
+    assert set(any_server.ask("keys")) <= {b"urifilter:filters"}
 
 
 def test_killed_before_it_is_noted(any_server, folder):

@@ -7,10 +7,12 @@ import logging
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 from support.proxy import Fault, Proxy, at_random, first
 from support.servers import wait_until
+from support.together import together
 
 from urifilter_redis import AnswerLost, Claim, Timeouts, UriFilter
 from urifilter_redis.engine import driver, holdings
@@ -352,11 +354,7 @@ def test_the_thread_ends_with_its_object(news):
     wait_until(lambda: len(beating()) == before, "the thread goes on")
 
     ours = news.claims(lease=5)
-    threads = [threading.Thread(target=ours.claim, args=(f"u{number}",)) for number in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(ours.claim, f"u{number}") for number in range(20))
     wait_until(lambda: len(beating()) == before + 1, "two threads beat")
     ours.close()
     wait_until(lambda: len(beating()) == before, "the thread goes on")

@@ -231,8 +231,7 @@ def test_a_hundred_kills(any_server, tmp_path, capsys):
         crowd = crash(proxy.url, tmp_path / "claim", 20_000, "claim", kills=100, stops=5, work=0.018)
         proxy.release()
     figures = [f"claim: {check_claims(any_server, crowd, 20_000)}"]
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     create(any_server, 20_000)
     with Proxy(any_server.port, at_random(2, 0.05, FAULTS), late_after=20) as proxy:
         crowd = crash(proxy.url, tmp_path / "insert", 20_000, "insert", kills=100, stops=0, work=0.005)
@@ -250,8 +249,7 @@ def test_a_few_kills(any_server, tmp_path):
         crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", **settings)
         proxy.release()
     check_claims(any_server, crowd, 400)
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     create(any_server, 400)
     check_inserts(crash(any_server.url, tmp_path / "insert", 400, "insert", **settings), 400)
 

@@ -327,8 +327,7 @@ def test_list_with_a_broken_filter(there):
     """One filter that lost its meta is told; the others are listed; exit 2."""
     cli.run("create", "good", "--capacity", "1k")
     cli.run("create", "lost", "--capacity", "1k")
-    with there.client() as client:
-        client.hset("urifilter:{lost:0}:meta", "k", "x")
+    there.ask("hset", "urifilter:{lost:0}:meta", "k", "x")
     out, err = cli.run("list", "--json", code=2)
     assert [each["name"] for each in json.loads(out)] == ["good"]
     assert "filter 'lost'" in err
@@ -374,8 +373,7 @@ def test_doctor_on_a_bad_server(make_server):
     assert dangers == {"eviction", "memory", "persistence", "filter full", "filter lost"}
     text, _ = cli.run("doctor", "--redis", server.url, code=1)
     assert b"CONFIG SET maxmemory-policy noeviction" in text
-    with server.client() as client:
-        client.config_set("maxmemory", 1_000_000)
+    server.ask("config_set", "maxmemory", 1_000_000)
     _, told = findings(server.url, 1)["memory"]
     assert re.match(r"[\d,]+ bytes used, and maxmemory is 1,000,000: inserts are refused", told)
 
@@ -424,8 +422,7 @@ def test_doctor_sees_that_replicas_are_missing(make_server):
 def test_doctor_without_permission(make_server):
     """A user who may not read the configuration gets "cannot tell", not an error."""
     server = make_server("redis70")
-    with server.client() as client:
-        client.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
+    server.ask("acl_setuser", "crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
     found = findings(f"redis://crawler:pw@127.0.0.1:{server.port}/0", 0)
     assert found["persistence"][0] == "note"
 

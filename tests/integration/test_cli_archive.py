@@ -107,13 +107,11 @@ def check(*span, **where) -> set[bool]:
 
 
 def flush(server) -> None:
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
 
 
 def keys(server) -> list[bytes]:
-    with server.client() as admin:
-        return admin.keys()
+    return server.ask("keys")
 
 
 def documents(archive, name="news") -> list[Document]:
@@ -572,8 +570,7 @@ def test_worker_once_with_a_broken_filter(there):
     UriFilter.create("a-broken", capacity=1000).close()
     make()
     add(100)
-    with there.client() as admin:
-        admin.hset("urifilter:{a-broken:0}:meta", "k", "x")
+    there.ask("hset", "urifilter:{a-broken:0}:meta", "k", "x")
     out, err = cli.run("worker", "--once", "--json", code=2)
     broken, news = json.loads(out)
     assert "a-broken" in broken["error"]
@@ -659,8 +656,7 @@ def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
     _, err = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert err.endswith(b"INFO stopped\n")
-    with there.client() as admin:
-        assert admin.hget("urifilter:{news:0}:meta", "worker") is None
+    assert there.ask("hget", "urifilter:{news:0}:meta", "worker") is None
     sound(folder)
     assert json.loads(cli.run("worker", "--once", "--json")[0])[0]["busy"] is False
     assert leftovers(folder) == 0
@@ -686,8 +682,7 @@ def test_worker_is_stopped_before_each_step(there, folder):
         except Stopped:
             assert leftovers(folder) == 0
             sound(folder)
-            with there.client() as admin:
-                assert admin.hget("urifilter:{news:0}:meta", "worker") is None
+            assert there.ask("hget", "urifilter:{news:0}:meta", "worker") is None
         else:
             break
     drive(backend.close())
@@ -728,8 +723,7 @@ def test_two_workers(there, folder, started):
         assert os.WIFSTOPPED(os.waitpid(slow.pid, os.WUNTRACED)[1])
     (busy,) = json.loads(cli.run("worker", "--once", "--json")[0])
     assert (busy["busy"], busy["checkpoint"], busy["error"]) == (True, None, None)
-    with there.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "leased", 0)
+    there.ask("hset", "urifilter:{news:0}:meta", "leased", 0)
     add(200, 300)
     (quick,) = json.loads(cli.run("worker", "--once", "--json")[0])
     assert (quick["busy"], quick["error"], quick["shards"]) == (False, None, 1)

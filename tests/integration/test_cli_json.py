@@ -90,8 +90,7 @@ def test_list_fits_a_terminal(any_server):
     UriFilter.create("pages-2026", capacity=5_000_000, **rolling).close()
     with UriFilter.create("full", capacity=10, seed=1) as full:
         full.insert_many(range(30))
-    with any_server.client() as client:
-        client.hset("urifilter:{pages-2026:0}:meta", "inserted", 100_000_000)
+    any_server.ask("hset", "urifilter:{pages-2026:0}:meta", "inserted", 100_000_000)
     text = cli.run("list")[0].decode()
     assert all(len(line) <= 80 for line in text.splitlines()), text
     assert "300%!" in text

@@ -156,8 +156,7 @@ def test_wrong_settings(arguments, settings, env, said, any_server, tmp_path):
     for each in said:
         assert each in text
     assert "hunter2" not in text
-    with any_server.client() as admin:
-        assert admin.keys() == []
+    assert any_server.ask("keys") == []
 
 
 @pytest.mark.slow
@@ -189,8 +188,7 @@ def test_filters_of_settings_archive_and_redis(any_server, folder):
     """Those of the settings are made, or restored first; those of the archive alone and of Redis alone are served."""
     make(any_server.url, items=["a"], archive=folder)
     make(any_server.url, "archived", items=["b"], archive=folder)
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     make(any_server.url, "plain", items=["c"])
     fresh = "[filters.fresh]\ncapacity = 500\nretention = 'ring'\nslices = 3\nperiod = '1d'\n"
     with Service(any_server.url, "--archive", folder, settings=NEWS + fresh) as service:
@@ -215,8 +213,7 @@ def test_filter_with_other_settings(where, any_server, folder, tmp_path):
     """The start is refused, naming the filter and each setting; nothing is changed."""
     make(any_server.url, items=["a"], archive=folder)
     if where == "the archive":
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
     file = tmp_path / "settings.toml"
     file.write_text("[filters.news]\ncapacity = 2000\nlayout = 'classic'\nerror_rate = 1e-8\nnormalize = 'whatwg'\n")
     text = refused("--settings", file, "--redis", any_server.url, "--archive", folder)

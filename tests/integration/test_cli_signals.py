@@ -259,8 +259,7 @@ def test_signal_that_comes_twice(server_, started, number):
     process = hold(server_, started)
     while send(process, number, 0.1) > 0.3:  # this process stood still: by then it is another keystroke
         process = hold(server_, started)
-    with server_.client() as admin:
-        admin.execute_command("CLIENT", "UNPAUSE")
+    server_.ask("execute_command", "CLIENT", "UNPAUSE")
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert missing(printed, LINES[1:1000]) == 0
@@ -289,8 +288,7 @@ def test_ctrl_c_again(server_, started):
     process = hold(server_, started)
     send(process, signal.SIGINT, 1.5)
     assert process.wait(60) == -signal.SIGINT
-    with server_.client() as admin:
-        admin.execute_command("CLIENT", "UNPAUSE")
+    server_.ask("execute_command", "CLIENT", "UNPAUSE")
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGHUP), ids=name_of)
@@ -302,8 +300,7 @@ def test_temporary_filter_is_dropped(server_, started, number):
     assert process.stdout.readline() == b"a\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
-    with server_.client() as admin:
-        assert admin.smembers("urifilter:filters") == {b"precise"}
+    assert server_.ask("smembers", "urifilter:filters") == {b"precise"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=name_of)

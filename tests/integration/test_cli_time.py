@@ -22,8 +22,7 @@ def there(any_server, monkeypatch):
 
 
 def age(server, name, days) -> None:
-    with server.client() as admin:
-        admin.hincrby(f"urifilter:{{{name}:0}}:meta", "opened", -days * 86_400_000)
+    server.ask("hincrby", f"urifilter:{{{name}:0}}:meta", "opened", -days * 86_400_000)
 
 
 def test_rotate_due(there):
@@ -73,8 +72,7 @@ def test_one_broken_filter_does_not_stop_the_others(there):
     cli.run("create", "ring", *RING)
     for name in ("a-broken", "ring"):
         age(there, name, 2)
-    with there.client() as admin:
-        admin.delete("urifilter:{a-broken:0}:today")
+    there.ask("delete", "urifilter:{a-broken:0}:today")
     out, err = cli.run("rotate", "--due", code=2)
     assert out == b"ring: rotated to epoch 2\n"
     assert "a-broken" in err
@@ -85,8 +83,7 @@ def test_problems_of_the_archive_are_said(there):
     cli.run("create", "news", *RING[:3], "rolling", *RING[4:])
     cli.run("rotate", "news")
     cli.run("rotate", "news")
-    with there.client() as admin:
-        admin.delete("urifilter:{news:0}:slice:1")
+    there.ask("delete", "urifilter:{news:0}:slice:1")
     out, err = cli.run("rotate", "news")
     assert out == b"news: rotated to epoch 3\n"
     assert "slice 1 of the archive: it is missing; what it held expires late, not early" in err
@@ -129,8 +126,7 @@ def test_doctor_on_rotations(there):
     age(there, "ring", 5)
     findings = json.loads(cli.run("doctor", "--json", code=1)[0])
     assert "overdue by more than a period" in next(f["text"] for f in findings if f["subject"] == "filter ring")
-    with there.client() as admin:
-        admin.hset("urifilter:{ring:0}:meta", "phase", "rotating")
+    there.ask("hset", "urifilter:{ring:0}:meta", "phase", "rotating")
     findings = json.loads(cli.run("doctor", "--json", code=1)[0])
     assert "a rotation is under way, or was left" in next(f["text"] for f in findings if f["subject"] == "filter ring")
 
@@ -213,8 +209,7 @@ def test_the_default_filter_grows(there):
 def test_a_filter_of_the_version_before_opens_as_it_is(there):
     """``meta`` without what has come since: forever."""
     cli.run("create", "old", "--capacity", "1k")
-    with there.client() as admin:
-        admin.hdel("urifilter:{old:0}:meta", "oldest", "opened")
+    there.ask("hdel", "urifilter:{old:0}:meta", "oldest", "opened")
     assert cli.run("dedupe", "--filter", "old", given=b"a\na\n")[0] == b"a\n"
     info = json.loads(cli.run("info", "old", "--json")[0])
     assert (info["retention"], info["slices"], info["epoch"], info["inserted"]) == ("forever", None, 0, 1)

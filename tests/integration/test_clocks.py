@@ -62,8 +62,7 @@ def crawl(server, settings, clock=None, way="insert", first=0, **environment) ->
 
 
 def now(server) -> float:
-    with server.client() as admin:
-        seconds, microseconds = admin.time()
+    seconds, microseconds = server.ask("time")
     return seconds + microseconds / 1e6
 
 
@@ -93,8 +92,7 @@ def test_checkpoints_go_on(any_server, folder, archived_filter):
     assert (done.checkpoint, done.shards, done.error) == (2, 2, None)
     assert 0 <= news.checkpoint_age() < DAY
     assert worker(any_server, folder).once()[0].checkpoint is None
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     assert 0 not in archived_filter().ages(range(200))
 
 
@@ -103,8 +101,7 @@ def test_a_worker_that_died_while_it_was_ahead(any_server, folder, archived_filt
     archived_filter(capacity=2000)
     put(any_server, worker="0123456789abcdef", leased=YEAR)
     assert worker(any_server, folder).once()[0].busy
-    with any_server.client() as admin:
-        left = int(admin.hget("urifilter:{news:0}:meta", "leased")) / 1000 - now(any_server)
+    left = int(any_server.ask("hget", "urifilter:{news:0}:meta", "leased")) / 1000 - now(any_server)
     assert 0 < left <= 60
 
 
@@ -122,8 +119,8 @@ def test_rotations_are_not_due_in_a_year(any_server, archived_filter, settings, 
     for due in (news.next_rotation(), news.info().next_rotation):
         assert before + DAY <= due + 0.001 <= now(any_server) + DAY + 0.002
     assert untouched == Saved(any_server)._dumped
-    with any_server.client() as admin:
-        assert int(admin.hget(shard_key("news", 1, 2, "meta"), "opened")) > 1000 * (now(any_server) + YEAR - DAY)
+    opened = any_server.ask("hget", shard_key("news", 1, 2, "meta"), "opened")
+    assert int(opened) > 1000 * (now(any_server) + YEAR - DAY)
     assert news.rotate_due() is None
     due = news.next_rotation()
     assert due <= now(any_server) + DAY
@@ -234,8 +231,7 @@ def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
         assert news.rotate_due().epoch == 2
         assert news.insert("a")
         assert news.rotate_due() is None
-        with server.client() as admin:
-            assert not admin.hexists("urifilter:{news:0}:meta", "ahead")
+        assert not server.ask("hexists", "urifilter:{news:0}:meta", "ahead")
 
 
 @pytest.mark.parametrize("settings", [{"capacity": 2000}, RING, ROLLING], ids=["forever", "ring", "rolling"])
@@ -263,8 +259,7 @@ def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplo
             (done,) = worker(server, folder).once()
             assert (done.epoch, done.error) == (2, None)
             assert 0 not in news.ages(range(200))
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
     with UriFilter.open("news", **where) as news:
         assert 0 not in news.ages(range(200))
         assert news.ages(range(1000, 1100)) == [0] * 100
@@ -416,8 +411,7 @@ def test_an_archive_of_a_filter_that_passed_over_periods(any_server, archived_fi
         assert (
             json.loads(cli.run("archive", "verify", "news", "--json", "--archive", info.archive)[0])["problems"] == []
         )
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
         news = archived_filter()
         assert news.ages(range(700)) == ages
         again = news.info()

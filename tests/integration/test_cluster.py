@@ -9,7 +9,6 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import threading
 from collections import Counter
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ from support.service import Service
 from support.shard_keys import shard_key
 from support.site import Served
 from support.tags import slot_of
+from support.together import together
 
 from urifilter_redis import (
     AsyncUriFilter,
@@ -136,11 +136,7 @@ def test_threads(cluster):
     """Threads share a filter object: each item is new once."""
     with UriFilter.create("news", redis=cluster.url, **PRECISE) as news:
         told = []
-        threads = [threading.Thread(target=lambda: told.extend(news.unique(ITEMS))) for _ in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        together(lambda: told.extend(news.unique(ITEMS)) for _ in range(4))
         assert sorted(told) == sorted(ITEMS)
 
 

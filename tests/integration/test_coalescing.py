@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import random
-import threading
+from functools import partial
 
 import pytest
 from support.forked import in_child
@@ -14,6 +14,7 @@ from support.gate import Gate, settle
 from support.proxy import Fault, Proxy, at_random, first
 from support.room import leave_room, make_room
 from support.servers import wait_until
+from support.together import together
 
 from urifilter_redis import (
     AnswerLost,
@@ -819,11 +820,7 @@ def test_two_loops_at_once(server):
     async def run():
         new.extend(await asyncio.gather(*asked(news.insert, *(n % 500 for n in range(1000)))))
 
-    threads = [threading.Thread(target=asyncio.run, args=(run(),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(asyncio.run, run()) for _ in range(2))
     assert (len(new), sum(new)) == (2000, 500)
     asyncio.run(news.close())
 

@@ -8,9 +8,11 @@ import random
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 from support import crawler
+from support.together import together
 
 from urifilter_redis import UriFilter
 
@@ -40,11 +42,7 @@ def test_threads_share_one_filter_object(server):
         for start in range(0, 3000, 100):
             told.update(news.unique(uris[start : start + 100]))
 
-    threads = [threading.Thread(target=insert_all, args=(seed,)) for seed in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(insert_all, seed) for seed in range(16))
     assert sorted(told) == list(range(3000))
     assert set(told.values()) == {1}
 
@@ -57,11 +55,7 @@ def test_many_create_one_filter(server):
         together.wait()
         made.append(UriFilter.create("news", redis=server.url, capacity=10_000, shards=9))
 
-    threads = [threading.Thread(target=create) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(create for _ in range(20))
     assert len({(each.config.uid, each.config.seed) for each in made}) == 1
     assert sum(each.insert("a") for each in made) == 1
 

@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from functools import partial
 
 import pytest
 import redis
@@ -59,19 +60,14 @@ def in_threads(count, work):
         except Exception as error:  # compared by the test
             outcomes[n] = error
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(run, n) for n in range(count))
     return [outcomes[n] for n in range(count)]
 
 
 def test_a_client_that_nobody_closes(any_server):
     """As the last reference to it ends, so do its connections: refusals that it got do not keep it alive."""
     before = connections(any_server)
-    with any_server.client() as admin:
-        admin.script_flush()
+    any_server.ask("script_flush")
     gc.disable()
     try:
         news = made(any_server)
@@ -175,8 +171,7 @@ def test_a_connection_that_the_server_has_closed(server, monkeypatch):
     made(server).close()
 
     def hang_up() -> None:
-        with server.client() as admin:
-            admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        server.ask("execute_command", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         wait_until(lambda: connected(server) == 0, "connections are still there")
         sent.clear()
 
@@ -419,8 +414,7 @@ def test_places_in_a_new_connection(server, given, sample):
         with made(server, at=url if given == "address" else client) as news:
             assert interrupt_connects(news, sample, given) > 100
         assert client.exists("urifilter:{news:0}:meta") == 1
-    with server.client() as admin:
-        assert admin.keys("urifilter:*") == []
+    assert server.ask("keys", "urifilter:*") == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
+from functools import partial
 
 import pytest
 from support import cli
 from support.proxy import Fault, Proxy, first
 from support.shard import KEYS, Shard, geometry, md5
+from support.together import together
 
 from urifilter_redis import AsyncUriFilter, UriFilter, UriFilterError
 from urifilter_redis.bloom.digest import classic_offsets
@@ -92,11 +93,7 @@ def test_threads_insert_and_remove(server):
             new.extend(queue.unique(some))
             removed.extend(queue.remove(some))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(work, number) for number in range(8))
     assert len(new) == len(set(new)) == 2400
     assert removed == [True] * 2400
     assert queue.info().fill == 0.0

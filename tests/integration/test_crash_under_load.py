@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 from support import feeder
 from support.archives import leftovers, sound
 from support.servers import wait_until
+from support.together import together
 
 from urifilter_redis import (
     ArchiveMissing,
@@ -142,11 +144,7 @@ def crowd(server, archive, settings, safe) -> list[str]:
                     assert isinstance(error, FilterNotFound) or "restor" in str(error), error  # noqa: PT017 - likewise
             return
 
-    threads = [threading.Thread(target=come, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(come, number) for number in range(12))
     return empty
 
 

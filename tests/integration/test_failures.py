@@ -49,8 +49,7 @@ def cli_says(server, code=2, command=("check", "--filter", "news")) -> str:
 
 def test_deleted_slice(news, server):
     """LOST, never "new": and what other shards answered is not lost with it."""
-    with server.client() as admin:
-        admin.delete(shard_key("news", 1, 3, "today"))
+    server.ask("delete", shard_key("news", 1, 3, "today"))
     error = error_of(news.insert_ages, range(100, 200))
     assert isinstance(error, SliceLost)
     assert f"{shard_key('news', 1, 3, 'today')} has 0 bytes" in str(error)
@@ -85,8 +84,7 @@ def test_evicted_key_of_another_type(news, server):
 
 def test_flushall(news, server):
     """FLUSHALL: the filter is gone, and nobody is told "new"."""
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
     assert isinstance(error_of(news.insert, "x"), FilterNotFound)
     assert isinstance(error_of(news.info), FilterNotFound)
     assert isinstance(error_of(UriFilter.open, "news", redis=server.url), FilterNotFound)
@@ -187,8 +185,7 @@ def test_user_without_permission(make_server):
     """NOPERM names the remedy."""
     server = make_server("redis70")
     UriFilter.create("news", redis=server.url, capacity=10_000).close()
-    with server.client() as admin:
-        admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@read", "+time"], keys=["*"])
+    server.ask("acl_setuser", "crawler", enabled=True, passwords="+pw", commands=["+@read", "+time"], keys=["*"])
     url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"
     error = error_of(UriFilter.open, "news", redis=url)
     assert isinstance(error, ServerUnavailable)

@@ -70,8 +70,7 @@ def begin(news, members, windows: int | None = None, **options) -> Import:
 def test_set(any_server, imported):
     """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
     members = fingerprints(6000)
-    with any_server.client() as client:
-        client.sadd(KEY, *members)
+    any_server.ask("sadd", KEY, *members)
     found, _ = imported("--set", KEY, "--error-rate", 1e-9)
     assert (found["items"], found["new"], found["seen"], found["bad"]) == (6000, 6000, 0, 0)
     out, err = run("import", "news", "--set", KEY)
@@ -83,8 +82,7 @@ def test_set(any_server, imported):
 
 def test_sorted_set_of_another_server(any_server, other_server, imported):
     """``--from`` names the set's server; of a sorted set the members are taken, not the scores."""
-    with other_server.client() as client:
-        client.zadd("queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
+    other_server.ask("zadd", "queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})
     found, _ = imported("--set", "queue", "--from", other_server.url)
     assert (found["new"], found["source"]) == (2, [other_server.url, "queue"])
     with UriFilter.open("news") as news:
@@ -105,8 +103,7 @@ def test_sorted_set_of_another_server(any_server, other_server, imported):
 )
 def test_key_that_is_no_set(any_server, imported, command, words):
     """The message names the type and says what to do; no filter is made."""
-    with any_server.client() as client:
-        client.execute_command(*command)
+    any_server.ask("execute_command", *command)
     _, err = imported("--set", "there", code=2)
     assert words in json.loads(err)["error"]
     assert list_filters() == []
@@ -227,8 +224,7 @@ def test_options_that_do_not_go_together(imported, arguments, words):
 
 def test_existing_filter(any_server, imported):
     """Its own settings count, and too little room is said before the import begins."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(500))
+    any_server.ask("sadd", KEY, *fingerprints(500))
     UriFilter.create("news", capacity=400, error_rate=1e-6).close()
     found, err = imported("--set", KEY, "--layout", "classic", "--expect", "1k")
     assert found["items"] == 500
@@ -240,8 +236,7 @@ def test_existing_filter(any_server, imported):
 
 def test_set_larger_than_expected(any_server, imported):
     """--expect does not hide the number of members: too little room is said, before and at the end."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(500))
+    any_server.ask("sadd", KEY, *fingerprints(500))
     found, err = imported("--set", KEY, "--expect", 100)
     assert "has room for 100 more items, and 500 are expected" in err
     assert "over its capacity" in err
@@ -258,8 +253,7 @@ def test_pipe_larger_than_expected(imported):
 
 def test_ring_has_room_for_all_of_them_in_one_period(any_server, imported):
     """All items come in the first period, and a new ring is made for that."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(3000))
+    any_server.ask("sadd", KEY, *fingerprints(3000))
     _, err = imported("--set", KEY, "--retention", "ring", "--slices", 30, "--period", "1d")
     assert err == ""
     with UriFilter.open("news") as news:
@@ -286,8 +280,7 @@ def test_rehashing_set(any_server, small):
 
 def test_interrupted_import_goes_on(any_server, small, imported):
     """The same command reads the remaining members only; its counts are those of both runs."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(3000))
+    any_server.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
         with SetSource(KEY.encode()) as members:
             done = begin(news, members, 4).counts.items
@@ -315,13 +308,11 @@ def _restored(server, news):
 
 
 def _fewer(server, news):
-    with server.client() as client:
-        client.hset("urifilter:{news:0}:meta", "inserted", 500)
+    server.ask("hset", "urifilter:{news:0}:meta", "inserted", 500)
 
 
 def _more_members(server, news):
-    with server.client() as client:
-        client.sadd(KEY, "another")
+    server.ask("sadd", KEY, "another")
 
 
 def _replaced(server, news):
@@ -351,8 +342,7 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
     """In doubt the import begins anew and says why; every member is in the filter."""
     server = make_server(appendonly="yes", appendfsync="always")
     where = {"redis": server.url, "archive": folder}
-    with server.client() as client:
-        client.sadd(KEY, *fingerprints(3000))
+    server.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
         news.insert_many(fingerprints(2000))
         news.checkpoint()
@@ -399,8 +389,7 @@ def test_sample_is_spread_over_the_part_that_was_read():
 def test_ring_whose_first_items_have_expired(any_server, small):
     """The note counts until the ring has turned so often that items of the first run are gone."""
     ring = {"retention": "ring", "slices": 3, "period": "1d"}
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(1000))
+    any_server.ask("sadd", KEY, *fingerprints(1000))
     with Receiver.create("news", redis=any_server.url, capacity=10_000, **ring) as news:
         with SetSource(KEY.encode(), redis=any_server.url) as members:
             begin(news, members, 2)
@@ -428,8 +417,7 @@ def test_server_of_the_set_restarts_during_the_import(any_server, make_server, s
     """Its cursors count no more: all members are read once more, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
     target = source if is_the_filters else any_server
-    with source.client() as client:
-        client.sadd(KEY, *fingerprints(3000))
+    source.ask("sadd", KEY, *fingerprints(3000))
     with (
         Receiver.create("news", redis=target.url, capacity=10_000, error_rate=1e-9) as news,
         SetSource(KEY.encode(), redis=source.url) as members,
@@ -449,8 +437,7 @@ def test_server_of_the_set_restarts_during_the_import(any_server, make_server, s
 def test_server_of_the_set_restarts_between_two_imports(any_server, make_server, small):
     """The cursor of the note counts no more: the import begins anew, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
-    with source.client() as client:
-        client.sadd(KEY, *fingerprints(3000))
+    source.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-9) as news:
         with SetSource(KEY.encode(), redis=source.url) as members:
             begin(news, members, 4)
@@ -561,8 +548,7 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
 def test_killed_again_and_again(any_server, when):
     """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""
     members = fingerprints(60_000)
-    with any_server.client() as client:
-        client.sadd(KEY, *members)
+    any_server.ask("sadd", KEY, *members)
     what = ("move in", any_server.url, "", KEY)
     with Receiver.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-9) as news, Killer() as killer:
         resumed = kills = 0

@@ -61,8 +61,7 @@ def check(news, any_server, more=()) -> None:
 
 def test_restore(late, news, any_server, folder):
     """A slice that is filled stays so, and so do records, forgotten items and those in flight."""
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     UriFilter.open("news", redis=late.url, archive=folder).close()
     check(news, any_server)
 
@@ -73,8 +72,7 @@ def test_checkpoint(late, news, any_server, folder):
         again.insert_many(LATER)
         for _ in range(2):
             again.checkpoint(full=True)
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     UriFilter.open("news", redis=any_server.url, archive=folder).close()
     check(news, any_server, LATER)
 

@@ -310,8 +310,7 @@ def test_a_filter_that_cannot_be_looked_at(any_server, news):
     """It is down, has no other gauges, and those of the others are there."""
     with UriFilter.create("broken", redis=any_server.url, **NEWS), Service(any_server.url) as service:
         insert(service, ["a"], "broken")
-        with any_server.client() as admin:
-            admin.hset("urifilter:{broken:0}:meta", "slices", "nonsense")
+        any_server.ask("hset", "urifilter:{broken:0}:meta", "slices", "nonsense")
         # until then it has what it measured before that
         wait_until(lambda: ask(service, "GET", "/v1/filters/broken/detail").status != 200, "it is up", patience=60)
         found = wait_until(
@@ -457,8 +456,7 @@ def test_metrics_before_the_archive_has_answered(any_server):
 def replace_news(any_server) -> None:
     """Put another filter in the place of the one of the settings, which the service may make anew at any moment."""
     while True:
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
         with contextlib.suppress(ConfigMismatch):
             UriFilter.create("news", redis=any_server.url, capacity=2000).close()
             return
@@ -475,7 +473,6 @@ def test_ready_when_the_filters_of_the_settings_are(any_server):
         answer = ask(service, "GET", "/readyz")
         assert (answer.status, answer.json()["error_code"]) == (503, "not_ready")
         assert "capacity is 2000 and not 1000" in answer.json()["error"]
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
         assert ask(service, "GET", "/readyz").status == 200
         assert insert(service, ["a"]) == 1

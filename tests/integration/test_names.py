@@ -131,8 +131,7 @@ def test_dots_are_names(there, tmp_path):
         with UriFilter.create(name, capacity=1000) as made:
             made.insert("a")
             made.checkpoint()
-    with there.client() as admin:
-        admin.flushall()
+    there.ask("flushall")
     for name in (".", ".."):
         for command in (["restore"], ["archive", "show"], ["archive", "verify"], ["archive", "prune"]):
             cli.run(*command, name)
@@ -147,8 +146,7 @@ def test_dots_are_names(there, tmp_path):
 
 def test_what_is_not_ours(there, tmp_path):
     """What others have put beside the filters, in Redis and the archive's folder, is left alone and stops nothing."""
-    with there.client() as admin:
-        admin.sadd("urifilter:filters", "../x", b"\xff")
+    there.ask("sadd", "urifilter:filters", "../x", b"\xff")
     foreign = tmp_path / "archive" / "lost and found.filter"
     shutil.copytree(tmp_path / "archive" / "news.filter", foreign)
     before = snapshot(there, foreign)[1]

@@ -6,12 +6,13 @@ import asyncio
 import copy
 import itertools
 import pickle
-import threading
+from functools import partial
 
 import pytest
 from support.forked import in_child
 from support.interrupts import Interrupt
 from support.proxy import Fault, Proxy, first
+from support.together import together
 
 from urifilter_redis import (
     AnswerLost,
@@ -54,8 +55,7 @@ def other(valkey, news):
 
 def calls_of(server) -> int:
     """Return how often scripts were called."""
-    with server.client() as admin:
-        return admin.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    return server.ask("info", "commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
 def known(news, *uris) -> list[bool]:
@@ -431,10 +431,6 @@ def test_threads(valkey):
                 if news.contains(mine):
                     wrong.append((number, turn, "forgotten"))
 
-        threads = [threading.Thread(target=crawl, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(partial(crawl, number) for number in range(8))
         assert wrong == []
         assert news.near_cache.entries <= 64

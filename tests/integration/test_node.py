@@ -212,8 +212,7 @@ def test_the_filter_is_gone(folder, any_server):
     """NOFILTER after a drop, MISMATCH once another filter has the name; the scripts may be gone as well."""
     with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, Node(folder, any_server.url) as js:
         assert js("insert", ["a"]) == [0]
-        with any_server.client() as client:
-            client.script_flush()
+        any_server.ask("script_flush")
         assert js("insert", ["a"]) == [1]
         news.drop()
         said = js.fails("insert", ["a"])
@@ -238,8 +237,7 @@ def test_a_shard_with_claims(folder, any_server):
 def test_another_format(folder, any_server):
     """It is refused when the filter is opened."""
     UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    with any_server.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "format", 2)
+    any_server.ask("hset", "urifilter:{news:0}:meta", "format", 2)
     with Node(folder, any_server.url) as js:
         said = js.fails("contains", ["a"])
     assert (said["kind"], said["error"].split()[0]) == ("FilterError", "FORMAT")

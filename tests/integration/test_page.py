@@ -55,8 +55,7 @@ def service(_service, redis):
 
     It may remember figures of filters of earlier tests: those whose figures are looked at have names of their own.
     """
-    with redis.client() as admin:
-        admin.flushall()
+    redis.ask("flushall")
     return _service
 
 
@@ -770,8 +769,7 @@ def test_a_filter_in_trouble(tab, make, redis):
     """One that is lost has its problem in the table, and the others have their figures."""
     make("lost")
     make("news")
-    with redis.client() as admin:
-        admin.delete("urifilter:{lost:0}:today")
+    redis.ask("delete", "urifilter:{lost:0}:today")
     page = tab.open()
     assert cells(page, "news", "items", "problems") == ["0", ""]
     expect(rows(page).first.locator(".problems")).to_have_text("bitmap lost")

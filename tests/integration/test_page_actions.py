@@ -140,8 +140,7 @@ def test_checkpoint_and_restore(tab, make, archive, redis, secrets):
     agree(page, "Checkpoint")
     expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: checkpoint 1 is written: 1 shard, [\d.]+ k?B"))
     assert news.info().checkpointed is not None
-    with redis.client() as admin:
-        admin.flushall()
+    redis.ask("flushall")
     act(page, "Restore")
     expect(page.get_by_role("dialog")).to_contain_text(
         re.compile(r"after the last checkpoint( \(\d+ s ago\))? is new again")

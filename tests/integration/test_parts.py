@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 import traceback
+from functools import partial
 
 import pytest
 import redis
 from support.by_hand import settle
 from support.interrupts import Interrupt
 from support.servers import wait_until
+from support.together import together
 
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.topology import NodeMap
@@ -63,11 +64,7 @@ def test_outcomes_stand_where_their_commands_do(nodes):
         keys = KEYS[number:] + KEYS[:number]
         told.extend(connector.send(commands(keys)) == values(keys) for _ in range(20))
 
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    together(partial(ask, n) for n in range(6))
     assert told == [True] * 120
     connector.close()
 

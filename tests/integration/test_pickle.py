@@ -161,8 +161,7 @@ def test_with_its_archive(any_server, folder):
     news.insert("a")
     news.checkpoint()
     packed = pickle.dumps(news)
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with pickle.loads(packed) as again:
         assert again.insert_ages(["a", "b"]) == [1, 0]
         assert again.restored.checkpoint == 1

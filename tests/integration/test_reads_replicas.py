@@ -34,8 +34,7 @@ def own_pair(replicated):
 
 
 def _filled(master, replica):
-    with master.client() as client:
-        client.flushall()
+    master.ask("flushall")
     with UriFilter.create("news", redis=master.url, **FILTER) as news:
         news.insert_many(["a", "b"])
     _same(master, replica)
@@ -44,8 +43,7 @@ def _filled(master, replica):
 
 def _same(master, *replicas) -> None:
     """Wait until replicas have all that the master has."""
-    with master.client() as client:
-        offset = client.info("replication")["master_repl_offset"]
+    offset = master.ask("info", "replication")["master_repl_offset"]
     for each in replicas:
         with each.client() as client:
             wait_until(
@@ -55,8 +53,7 @@ def _same(master, *replicas) -> None:
 
 def _asked(server) -> int:
     """The scripts that a server was asked to run, and had."""
-    with server.client() as client:
-        found = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "failed_calls": 0})
+    found = server.ask("info", "commandstats").get("cmdstat_evalsha", {"calls": 0, "failed_calls": 0})
     return found["calls"] - found.get("failed_calls", 0)
 
 
@@ -149,16 +146,14 @@ def test_a_replica_of_an_older_epoch(replicated, clients):
         news.insert("a")
         _same(master, replica)
         assert news.contains("a") is True
-        with replica.client() as client:
-            client.replicaof("no", "one")
+        replica.ask("replicaof", "no", "one")
         news.rotate()
         assert news.insert("b") is True
         assert news.contains_many(["a", "b"]) == [True, True]
 
 
 def _keys(server) -> list[bytes]:
-    with server.client() as client:
-        return client.keys()
+    return server.ask("keys")
 
 
 def _copy(source, target, keys) -> None:
@@ -195,8 +190,7 @@ def test_behind_sentinels(watched, clients):
 
 def test_a_user_who_may_not_ask_for_the_replicas(any_server):
     """It is told in words and at once: without the option that right is not needed."""
-    with any_server.client() as client:
-        client.acl_setuser("blind", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-role"])
+    any_server.ask("acl_setuser", "blind", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-role"])
     UriFilter.create("news", redis=any_server.url, **FILTER).close()
     url = any_server.url.replace("redis://", "redis://blind:secret@")
     with UriFilter.open("news", redis=url) as news:
@@ -204,8 +198,7 @@ def test_a_user_who_may_not_ask_for_the_replicas(any_server):
     with pytest.raises(ServerUnavailable, match="NOPERM") as caught:
         UriFilter.open("news", redis=url, reads="replicas")
     assert "gave up" not in str(caught.value)
-    with any_server.client() as client:
-        client.acl_deluser("blind")
+    any_server.ask("acl_deluser", "blind")
 
 
 def test_the_server_is_away():

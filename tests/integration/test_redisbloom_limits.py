@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 from redis.exceptions import ResponseError
 from support.proxy import Proxy, at_random
 from support.room import leave_room
+from support.together import together
 
 from urifilter_redis import SliceLost, UriFilter, UriFilterError
 
@@ -94,11 +96,7 @@ def test_failures_behind_a_bad_network(bloom, seed):
     with made(bloom, error_rate=1e-9) as news, bloom.client() as admin:
         leave_room(admin, news, 1000)
         with Proxy(bloom.port, at_random(seed, 0.1), late_after=25) as proxy:
-            threads = [threading.Thread(target=crawl, args=(number, proxy.url)) for number in range(3)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            together(partial(crawl, number, proxy.url) for number in range(3))
             proxy.release()
         kept = [item for item, there in enumerate(news.contains_many(range(1500))) if there]
         assert sorted(told) == kept

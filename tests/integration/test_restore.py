@@ -60,8 +60,7 @@ class Scene:
         self._server = server
 
     def set(self, kind) -> None:
-        with self._server.client() as admin:
-            admin.flushall()
+        self._server.ask("flushall")
         if kind == "older":
             self._older.bring_back()
 
@@ -244,8 +243,7 @@ def test_a_refused_restore_leaves_nothing(any_server, folder, tmp_path):
         blob.write_bytes(b"")
     with pytest.raises(ArchiveCorrupt):
         scene.open()
-    with any_server.client() as admin:
-        assert admin.keys() == []
+    assert any_server.ask("keys") == []
 
 
 def lose(server, kind, older) -> None:

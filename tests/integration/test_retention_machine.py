@@ -293,8 +293,7 @@ def run_on(running, kind, options, examples):
     with contextlib.closing(Connector(Address(server.url), Timeouts())) as connector:
 
         def connect():
-            with server.client() as client:
-                client.flushall()
+            server.ask("flushall")
             return connector.send
 
         run(connect, options, examples, 60)

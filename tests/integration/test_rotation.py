@@ -8,7 +8,6 @@ import functools
 import itertools
 import json
 import random
-import threading
 
 import pytest
 from support.disk import mounted
@@ -16,6 +15,7 @@ from support.interleaved import Actor
 from support.killer import Killer
 from support.pipelines import pipelines
 from support.shard_keys import shard_key
+from support.together import together
 
 from urifilter_redis import (
     ArchiveError,
@@ -124,8 +124,7 @@ def test_due_once_however_late(news, server):
     done = news.rotate_due()
     assert (done.epoch, done.shards) == (10, news.config.shards)
     assert news.rotate_due() is None
-    with server.client() as admin:
-        now = admin.time()[0]
+    now = server.ask("time")[0]
     assert news.next_rotation() == pytest.approx(now + 43_200, abs=30)
     assert news.info().next_rotation == news.next_rotation()
 
@@ -134,8 +133,7 @@ def test_never_early_though_shards_turned_at_different_times(server):
     """A rotation is due a period after the last shard turned."""
     with UriFilter.create("news", redis=server.url, shards=3, retention="ring", slices=2, **PRECISE) as news:
         age_by(server, 86_401)
-        with server.client() as admin:
-            admin.hincrby(shard_key("news", 2, 3, "meta"), "opened", 3_600_000)
+        server.ask("hincrby", shard_key("news", 2, 3, "meta"), "opened", 3_600_000)
         assert news.due() is None
         age_by(server, 3_600)
         assert news.rotate_due().epoch == 1
@@ -308,11 +306,7 @@ def test_a_lost_reply_of_the_turn(server, monkeypatch):
 
 def test_by_hand_each_call_rotates(news, server):
     """Five callers at once by hand: five rotations."""
-    callers = [threading.Thread(target=UriFilter.open("news", redis=server.url).rotate) for _ in range(5)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    together(UriFilter.open("news", redis=server.url).rotate for _ in range(5))
     assert news.epoch() == 5
     assert news.info().phase == "idle"
 
@@ -328,11 +322,7 @@ def test_expected_epoch_rotates_once(news, server):
             except RotationConflict as conflict:
                 outcomes.append(conflict)
 
-    callers = [threading.Thread(target=rotate) for _ in range(5)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    together(rotate for _ in range(5))
     assert news.epoch() == 1
     assert 1 in outcomes
     for wrong in (0, 2, 7):
@@ -574,8 +564,7 @@ def test_late_history_keeps_what_was_forgotten(any_server):
 def test_a_shard_that_cannot_turn(any_server):
     """In a phase of which this version knows nothing: an error, not an endless loop."""
     with UriFilter.create("news", redis=any_server.url, retention="ring", slices=3, **PRECISE) as news:
-        with any_server.client() as admin:
-            admin.hset("urifilter:{news:0}:meta", "phase", "sleeping")
+        any_server.ask("hset", "urifilter:{news:0}:meta", "phase", "sleeping")
         with pytest.raises(RotationConflict, match="shard 0 cannot turn from epoch 0 in phase sleeping"):
             news.rotate()
 

@@ -140,8 +140,7 @@ def inserted_on(server) -> int:
 
 def promote(told, server, *message: str) -> None:
     """Make a replica the master, and have the Sentinel name it."""
-    with server.client() as client:
-        client.replicaof("NO", "ONE")
+    server.ask("replicaof", "NO", "ONE")
     told.master = server
     if message:
         told.tell(*message)
@@ -345,8 +344,7 @@ def test_a_sentinel_that_is_behind(watched, clients):
 
 
 def _is_master(server) -> bool:
-    with server.client() as client:
-        return client.execute_command("ROLE")[0] == b"master"
+    return server.ask("execute_command", "ROLE")[0] == b"master"
 
 
 @pytest.mark.slow
@@ -367,8 +365,7 @@ def test_a_master_that_comes_back_as_one(watched, clients):
 
 
 def _caught_up(master) -> bool:
-    with master.client() as client:
-        state = client.info("replication")
+    state = master.ask("info", "replication")
     return state.get("slave0", {}).get("offset") == state["master_repl_offset"]
 
 
@@ -513,8 +510,7 @@ def _cut_off(master, watched: Watched) -> None:
     for each in (watched.master, *watched.replicas):
         if each is not master:
             each.suspend()
-    with master.client() as client:
-        client.execute_command("CLIENT", "KILL", "TYPE", "replica")
+    master.ask("execute_command", "CLIENT", "KILL", "TYPE", "replica")
 
 
 def test_pickled(watched):

@@ -43,8 +43,7 @@ def test_a_server_that_was_started_has_loaded_its_file(make_server):
     server.kill()
     server.config |= {"key-load-delay": "50"}
     server.start()
-    with server.client() as client:
-        assert client.dbsize() == 12_000
+    assert server.ask("dbsize") == 12_000
 
 
 @pytest.fixture
@@ -106,8 +105,7 @@ def test_a_server_that_lacks_commands_is_refused(lacking, folder, tmp_path):
             "HRANDFIELD, ZRANDMEMBER"
         )
         assert text.endswith(RENAMED)
-    with server.client() as admin:
-        assert admin.keys() == []
+    assert server.ask("keys") == []
     assert not (tmp_path / "archive").exists()
     _, said = run("create", "news", "--capacity", "1000", "--redis", server.url, code=2)
     assert RENAMED in said
@@ -119,8 +117,7 @@ def test_a_server_without_scripts_is_refused(lacking, folder, tmp_path, command)
     server = lacking(command)
     for text in refusals(server.url, folder):
         assert f"it does not know {command}: {RENAMED}" in text
-    with server.client() as admin:
-        assert admin.keys() == []
+    assert server.ask("keys") == []
     assert not (tmp_path / "archive").exists()
 
 
@@ -304,8 +301,7 @@ def test_doctor_says_nothing_false(make_server, part, name):
     server = make_server("redis70", appendonly="yes")
     UriFilter.create("news", redis=server.url, capacity=1000).close()
     UriFilter.create("another", redis=server.url, capacity=1000).close()
-    with server.client() as admin:
-        admin.execute_command(*shlex.split(acl.line(part, "urifilter", name).replace("PASSWORD", "pw")))
+    server.ask("execute_command", *shlex.split(acl.line(part, "urifilter", name).replace("PASSWORD", "pw")))
     out, _ = run("doctor", "--json", "--redis", f"redis://{part}:pw@127.0.0.1:{server.port}/0")
     told = {each["subject"]: each for each in json.loads(out)}
     assert {each["level"] for each in told.values()} <= {"ok", "note"}

@@ -114,8 +114,7 @@ def test_an_archive_that_comes_back(any_server, disk, point):
     """Filters are opened with it again by themselves; what only it has, is listed and restored."""
     make(any_server.url, "news", ["a"], archive=disk.url)
     make(any_server.url, "other", ["a"], archive=disk.url)
-    with any_server.client() as admin:
-        admin.delete("urifilter:{other:0}:meta", "urifilter:{other:0}:today")
+    any_server.ask("delete", "urifilter:{other:0}:meta", "urifilter:{other:0}:today")
     disk.unmount(point=point)
     try:
         with Service(any_server.url, "--archive", disk.url) as service:
@@ -181,8 +180,7 @@ def test_a_lost_bitmap(server, disk):
     asked = partial(ask, token=secret)
     with Service(server.url, "--archive", disk.url, settings=settings) as service:
         assert asked(service, "POST", path, {"items": ["a", "b"]}).json()["ages"] == [1, 1]
-        with server.client() as admin:
-            admin.delete(shard_key("news", 1, 2, "today"))
+        server.ask("delete", shard_key("news", 1, 2, "today"))
         answer = asked(service, "POST", path, {"items": items})
         assert (answer.status, answer.json()["error_code"]) == (503, "answer_lost")
         assert set(answer.json()["ages"]) == {0, None}
@@ -207,8 +205,7 @@ def test_a_lost_bitmap_without_a_checkpoint(server, disk):
     UriFilter.create("news", redis=server.url, archive=disk.url, **NEWS).close()
     with Service(server.url, "--archive", disk.url) as service:
         assert insert(service, "news", ["a"]).json()["ages"] == [0]
-        with server.client() as admin:
-            admin.delete(shard_key("news", 0, 1, "today"))
+        server.ask("delete", shard_key("news", 0, 1, "today"))
         for _ in range(3):
             answer = insert(service, "news", ["a"])
             assert (answer.status, answer.json()["error_code"]) == (503, "slice_lost")
@@ -224,8 +221,7 @@ def test_a_call_of_which_a_shard_has_answered(server, disk):
         filters = await connect(ServiceSettings(redis_url=server.url, archive=disk.url))
         try:
             assert await filters.run("news", lambda session: answer(session, "contains", items)) == [0] * 20
-            with server.client() as admin:
-                admin.delete(shard_key("news", 1, 2, "today"))
+            server.ask("delete", shard_key("news", 1, 2, "today"))
             with pytest.raises(SliceLost) as caught:
                 await filters.run("news", lambda session: answer(session, "insert", items))
             assert set(caught.value.answers) == {0, None}

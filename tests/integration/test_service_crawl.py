@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from support.page_crawler import certain
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
 from support.service import Service
+from support.together import together
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.sdk import FilterAPIClient
@@ -139,11 +141,7 @@ def test_claims_and_killed_workers(any_server, news):
                     committed.update(uri for uri, was_final in zip(todo, done, strict=True) if was_final)
                 assert mine.held == []
 
-        crawlers = [threading.Thread(target=crawl_all, args=(seed,)) for seed in range(CRAWLERS)]
-        for thread in crawlers:
-            thread.start()
-        for thread in crawlers:
-            thread.join()
+        together(partial(crawl_all, seed) for seed in range(CRAWLERS))
         stop.set()
         killer.join()
         with api.claims("news") as mine:

@@ -29,8 +29,7 @@ def tags(server) -> set[str]:
 
 
 def meta_fields(server, tag) -> set[bytes]:
-    with server.client() as admin:
-        return set(admin.hkeys(f"urifilter:{{{tag}}}:meta"))
+    return set(server.ask("hkeys", f"urifilter:{{{tag}}}:meta"))
 
 
 def test_new_filters_are_spread(make_server):
@@ -58,8 +57,7 @@ def test_a_life(server, archive):
         news.rotate()
         assert news.insert_ages(range(50, 200)).count(0) == 100
         news.checkpoint()
-    with server.client() as admin:
-        admin.flushall()
+    server.ask("flushall")
     with UriFilter.open("news", **where) as news:
         assert news.restored.shards == SHARDS
         assert news.ages(range(200)).count(0) == 0
@@ -67,8 +65,7 @@ def test_a_life(server, archive):
     assert meta_fields(server, "news:0") - {b"timeline"} >= fields - {b"timeline"}
     sound(archive)
     assert drop_filter("news", **where) is True
-    with server.client() as admin:
-        assert admin.keys() == []
+    assert server.ask("keys") == []
 
 
 def die_after(steps, flow_of, server):

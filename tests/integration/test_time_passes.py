@@ -93,8 +93,7 @@ def test_one_call(any_server, settings):
 
 
 def leased(server, name="news") -> bytes | None:
-    with server.client() as admin:
-        return admin.hget(f"urifilter:{{{name}:0}}:meta", "worker")
+    return server.ask("hget", f"urifilter:{{{name}:0}}:meta", "worker")
 
 
 @BOTH
@@ -606,8 +605,7 @@ def test_a_lease_that_is_earned(any_server, monkeypatch):
             renewed += [first] if first and "take" in first.commands[0] else []
             assert not is_done(any_server)
         assert leased(any_server) == token.encode()
-        with any_server.client() as admin:
-            admin.hset("urifilter:{news:0}:meta", "worker", "f" * 16)
+        any_server.ask("hset", "urifilter:{news:0}:meta", "worker", "f" * 16)
         ticks.now += calls.LEASE * rotation_timer.OLD
         monkeypatch.setattr(rotation_timer, "WORKED", 0.0)
         before = epochs(any_server)

@@ -34,8 +34,7 @@ def lost(any_server, folder, monkeypatch):
     with UriFilter.create("news", **where, capacity=1000) as news:
         news.insert_many(SEEN)
         news.checkpoint()
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     return where
 
 
@@ -166,8 +165,7 @@ def test_lost_under_an_open_filter(any_server, folder):
                     await asking()
 
     def flush():
-        with any_server.client() as admin:
-            admin.flushall()
+        any_server.ask("flushall")
 
     expected = rf"it had the archive {folder}: unless it was dropped, open it with that \(archive=, --archive\)"
     with UriFilter.create("news", **where, capacity=1000) as news:

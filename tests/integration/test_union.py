@@ -295,8 +295,7 @@ def test_killed_at_every_step(any_server, settings):
     assert target.ages(range(1000)).count(0) == 1
     assert set(target.ages(range(3000, 5000))) == {0}
     assert target.inserted() == pytest.approx(1300, rel=0.05)
-    with any_server.client() as admin:
-        assert not admin.keys("*merging*")
+    assert not any_server.ask("keys", "*merging*")
 
 
 @pytest.mark.slow
@@ -353,8 +352,7 @@ def test_growing_filters_of_other_capacity(any_server):
 def test_lost_source(any_server):
     """A bitmap of the source that is gone."""
     target, _ = pair(any_server)
-    with any_server.client() as admin:
-        admin.delete("urifilter:{monday:0}:today")
+    any_server.ask("delete", "urifilter:{monday:0}:today")
     with pytest.raises(SliceLost, match="monday"):
         target.union("monday")
 

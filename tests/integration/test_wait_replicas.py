@@ -82,8 +82,7 @@ def test_a_replica_that_is_killed(pair, clients):
         with pytest.raises(AnswerLost, match=FEW) as lost:
             news.insert("a")
         replica.start()
-        with replica.client() as client:
-            client.replicaof("127.0.0.1", master.port)
+        replica.ask("replicaof", "127.0.0.1", master.port)
         while True:
             try:
                 assert news.insert("a", retry=lost.value) is True
@@ -131,8 +130,7 @@ def test_each_command_that_is_told_waits(pair, clients, command):
 
 
 def _caught_up(master) -> bool:
-    with master.client() as client:
-        state = client.info("replication")
+    state = master.ask("info", "replication")
     return state["slave0"]["offset"] == state["master_repl_offset"]
 
 
@@ -152,14 +150,12 @@ def test_many_tasks_wait_together(any_server):
     asyncio.run(run())
     once = _calls(any_server, "wait") - before
     assert asyncio.run(run()) == [b"OK", 0, b"1", b"OK", 0, 0]
-    with any_server.client() as client:
-        client.wait(1, 1)
+    any_server.ask("wait", 1, 1)
     assert _calls(any_server, "wait") - before - 2 * once == once
 
 
 def _calls(server, command: str) -> int:
-    with server.client() as client:
-        return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+    return server.ask("info", "commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
 
 
 def test_a_keyed_call_of_another_process(pair):

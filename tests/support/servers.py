@@ -193,6 +193,11 @@ class Server:
     def client(self, **options) -> redis.Redis:
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0), protocol=2, **options)
 
+    def ask(self, method: str, *arguments, **options):
+        """Call a method of redis-py's client over a connection of its own; return the answer."""
+        with self.client() as client:
+            return getattr(client, method)(*arguments, **options)
+
     def choose_port(self) -> int:
         return free_port()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 
 import pytest
+from support.together import together
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.engine.backend import Key
@@ -65,11 +66,7 @@ def test_of_many_swaps_one_wins(archive):
 
     for number in range(20):
         text = drive(backends[0].read(KEY))
-        threads = [threading.Thread(target=work, args=(backend, 10 * number + n)) for n, backend in enumerate(backends)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(partial(work, backend, 10 * number + n) for n, backend in enumerate(backends))
         assert len(wins) == number + 1
         assert drive(backends[0].read(KEY)) == b"%d" % wins[-1]
     for backend in backends:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import re
-import threading
 import time
 import weakref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.together import together
 
 from urifilter_redis.protocol.call_ids import CALL_LIFE, KEYED, PARTS, PROOF_LIFE, CallId, CallIds, CallKey, ServerClock
 
@@ -59,11 +59,7 @@ def test_threads():
             drawn.append(str(call_id).rpartition("/")[0])
             ids.release(call_id)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work for _ in range(8))
     assert len(set(drawn)) == len(drawn) == 2400
 
 
