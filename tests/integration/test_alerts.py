@@ -172,9 +172,8 @@ def test_every_metric_is_there(any_server, folder):
     with (
         UriFilter.create("news", redis=any_server.url, capacity=1000),
         Service(any_server.url, "--archive", folder) as service,
-        any_server.client() as admin,
     ):
-        admin.script_flush()  # so that there is an error of a script
+        any_server.ask("script_flush")  # so that there is an error of a script
         ask(service, "POST", "/v1/filters/news/insert", {"items": ["a"]})
         told = ask(service, "GET", "/metrics").body.decode()
     families = dict(re.findall(r"^# TYPE (\w+) (\w+)$", told, re.MULTILINE))

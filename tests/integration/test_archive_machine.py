@@ -287,9 +287,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5))
     def lose_a_slice(self, which):
-        with self.server.client() as admin:
-            names = [each.split(":")[0] for each in self.meta()["slices"].split()]
-            admin.delete("urifilter:{news:0}:" + names[which % len(names)])
+        names = [each.split(":")[0] for each in self.meta()["slices"].split()]
+        self.server.ask("delete", "urifilter:{news:0}:" + names[which % len(names)])
         kept = {item: epoch for item, epoch in self.archived.sure.items() if item in self.live.sure}
         self.reopen([Model(self.live.window, sure=kept, hand=self.live.hand, lapsed=self.live.lapsed)])
 

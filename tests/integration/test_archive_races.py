@@ -372,9 +372,8 @@ def test_leftovers_of_another_filter(any_server, folder):
     with UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000) as news:
         size = news.config.bytes
         news.checkpoint()
-    with any_server.client() as admin:
-        admin.flushall()
-        admin.set("urifilter:{news:0}:today", b"\xff" * size)
+    any_server.ask("flushall")
+    any_server.ask("set", "urifilter:{news:0}:today", b"\xff" * size)
     with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.insert_ages(range(100)) == [0] * 100
 
@@ -477,9 +476,8 @@ def test_a_restorer_that_died_while_it_filled(any_server, folder, archived_filte
     news.rotate()
     flush(any_server)
     Suspended(*restorer(any_server, folder), "restore finish")
-    with any_server.client() as admin:
-        size = admin.strlen("urifilter:{news:0}:history")
-        admin.set("urifilter:{news:0}:history", bytes(size))
+    size = any_server.ask("strlen", "urifilter:{news:0}:history")
+    any_server.ask("set", "urifilter:{news:0}:history", bytes(size))
     silent(any_server)
     assert 0 not in archived_filter().ages(range(100))
 

@@ -324,9 +324,9 @@ def test_failed_calls_are_no_beats(clients, clocked):
     """A holder whose calls are all refused still beats, for the scripts refuse before they beat."""
     server, clock = clocked
     news = clients.create("news", redis=server.url, timeouts=QUICK, **PRECISE)
-    with news.claims(lease=5) as mine, server.client() as admin:
+    with news.claims(lease=5) as mine:
         mine.claim("a")
-        admin.config_set("maxmemory", 1)
+        server.ask("config_set", "maxmemory", 1)
         before = lives_until(server)
         clock.ahead(4)
 
@@ -336,7 +336,7 @@ def test_failed_calls_are_no_beats(clients, clocked):
             return lives_until(server) >= before + 3900
 
         clients.wait_until(beaten, "there was no beat")
-        admin.config_set("maxmemory", 0)
+        server.ask("config_set", "maxmemory", 0)
 
 
 @pytest.mark.usefixtures("often")

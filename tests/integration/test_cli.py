@@ -291,8 +291,7 @@ def test_lua_list_and_load(there):
     lines = cli.run("lua", "load")[0].decode().splitlines()
     listed = cli.run("lua", "list")[0].decode().splitlines()[1:]
     assert [line.split() for line in lines] == [line.split()[:2] for line in listed]
-    with there.client() as client:
-        assert all(client.script_exists(*[line.split()[1] for line in lines]))
+    assert all(there.ask("script_exists", *[line.split()[1] for line in lines]))
 
 
 def test_lua_show(there):
@@ -385,8 +384,7 @@ def test_deleted_bitmap(there, damage, told):
     with UriFilter.create("news", capacity=1000, shards=5, **settings) as news:
         news.rotate()
     key = shard_key("news", 3, 5, "history_1")
-    with there.client() as client:
-        client.delete(key) if damage == "delete" else client.append(key, b"x")
+    there.ask("delete", key) if damage == "delete" else there.ask("append", key, b"x")
     for command, code in ((["info", "news"], 2), (["list"], 2)):
         _, err = cli.run(*command, code=code)
         assert f"{key} " in err

@@ -64,9 +64,8 @@ def test_deleted_slice(news, server):
 
 def test_deleted_meta(news, server):
     """A slice without meta is LOST for open, create and every call, not an empty filter."""
-    with server.client() as admin:
-        admin.delete("urifilter:{news:0}:meta")
-        admin.delete(shard_key("news", 1, 3, "meta"))
+    server.ask("delete", "urifilter:{news:0}:meta")
+    server.ask("delete", shard_key("news", 1, 3, "meta"))
     assert isinstance(error_of(news.insert_ages, range(100, 200)), SliceLost)
     assert isinstance(error_of(UriFilter.open, "news", redis=server.url), SliceLost)
     create = {"redis": server.url, "capacity": 10_000, "error_rate": 1e-8, "shards": 3}
@@ -76,9 +75,8 @@ def test_deleted_meta(news, server):
 
 def test_evicted_key_of_another_type(news, server):
     """A key that somebody overwrote is LOST too."""
-    with server.client() as admin:
-        admin.delete(shard_key("news", 1, 3, "today"))
-        admin.lpush(shard_key("news", 1, 3, "today"), "x")
+    server.ask("delete", shard_key("news", 1, 3, "today"))
+    server.ask("lpush", shard_key("news", 1, 3, "today"), "x")
     assert isinstance(error_of(news.insert_ages, range(100, 200)), SliceLost)
 
 
@@ -95,23 +93,23 @@ def test_out_of_memory(make_server):
     """OOM: refused whole, says what to do; seen items can still be asked for; later it goes on."""
     for kind in ("redis70", "redis62"):
         server = make_server(kind)
-        with UriFilter.create("news", redis=server.url, capacity=10_000) as news, server.client() as admin:
+        with UriFilter.create("news", redis=server.url, capacity=10_000) as news:
             news.insert("a")
-            admin.config_set("maxmemory", "1")
+            server.ask("config_set", "maxmemory", "1")
             error = error_of(news.insert_ages, ["a", "b"])
             assert type(error) is ServerFull
             assert "memory is full, and it wrote nothing more: raise maxmemory" in str(error)
             assert news.ages(["a", "b"]) == [1, 0]
             assert "0 B free" in str(error_of(UriFilter.create, "other", redis=server.url, capacity=1000))
             assert "memory is full" in cli_says(server, command=("dedupe", "--filter", "news"))
-            admin.config_set("maxmemory", "0")
+            server.ask("config_set", "maxmemory", "0")
             assert news.insert_ages(["a", "b"], retry=error) == [1, 0]
 
 
 @pytest.mark.parametrize("has", ["forgotten", "claimed"])
 def test_a_full_server_inserts_nothing(server, has):
     """At maxmemory no item is inserted, also where a call would first remove a forgotten or a claimed item."""
-    with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news:
         news.insert("a")
         mine = news.claims(lease=60)
         if has == "forgotten":
@@ -119,13 +117,13 @@ def test_a_full_server_inserts_nothing(server, has):
         else:
             mine.claim("c")
         news.insert("d")  # the next call of its slot needs no new record
-        admin.config_set("maxmemory", "1")
+        server.ask("config_set", "maxmemory", "1")
         try:
             assert type(error_of(news.insert, "x")) is ServerFull
             assert type(error_of(news.insert_many, ["x", "y"])) is ServerFull
             assert news.ages(["x", "y"]) == [0, 0]
         finally:
-            admin.config_set("maxmemory", "0")
+            server.ask("config_set", "maxmemory", "0")
             mine.close()
 
 
@@ -136,11 +134,10 @@ def test_a_full_server_lets_items_be_removed(make_server):
         with (
             UriFilter.create("counted", redis=server.url, capacity=1000, layout="counting") as counted,
             UriFilter.create("news", redis=server.url, capacity=1000) as news,
-            server.client() as admin,
         ):
             counted.insert_many(range(700))
             news.insert_many(["a", "b"])
-            admin.config_set("maxmemory", "1")
+            server.ask("config_set", "maxmemory", "1")
             assert counted.remove(range(700)) == [True] * 700
             assert counted.remove(range(700)) == [False] * 700
             assert counted.inserted() == 0
@@ -148,7 +145,7 @@ def test_a_full_server_lets_items_be_removed(make_server):
             assert type(error) is ServerFull
             assert "or drop a filter, then ask again" in str(error)
             assert news.ages(["a", "b"]) == [1, 1]
-            admin.config_set("maxmemory", "0")
+            server.ask("config_set", "maxmemory", "0")
             assert news.forget(["a", "c"], retry=error) == [True, False]
 
 
@@ -190,9 +187,8 @@ def test_user_without_permission(make_server):
     error = error_of(UriFilter.open, "news", redis=url)
     assert isinstance(error, ServerUnavailable)
     assert "mend its ACL" in str(error)
-    with server.client() as admin:
-        admin.acl_setuser("crawler", enabled=True, commands=["+evalsha"])  # but not to load the script
-        admin.script_flush()
+    server.ask("acl_setuser", "crawler", enabled=True, commands=["+evalsha"])  # but not to load the script
+    server.ask("script_flush")
     assert "mend its ACL" in str(error_of(UriFilter.open, "news", redis=url))
 
 

@@ -128,8 +128,8 @@ def test_a_filter(any_server, number):
 @pytest.mark.parametrize("number", OTHERS)
 def test_a_shard_of_another_format_than_shard_0(any_server, number):
     """Whoever asks all shards is told; the others answer."""
-    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news, any_server.client() as admin:
-        admin.hset(news._session.keys.shard(1).meta, "format", number)
+    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news:
+        any_server.ask("hset", news._session.keys.shard(1).meta, "format", number)
         with UriFilter.open("news", redis=any_server.url) as again, pytest.raises(UriFilterError, match=words(number)):
             again.info()
         assert words(number) in cli.run("info", "news", "--redis", any_server.url, code=2)[1]

@@ -129,9 +129,8 @@ def test_digests(any_server, imported):
     """MD5 digests, raw and as hex digits, are those of the filter: ``check`` finds the URLs. Others are named."""
     urls = [b"https://example.com/%d" % number for number in range(40)]
     raw, text = ([hashlib.md5(url).digest() for url in urls[:20]], [hashlib.md5(url).hexdigest() for url in urls[20:]])
-    with any_server.client() as client:
-        client.sadd("digests", *raw, *text, "https://example.com/odd", "g" * 32)
-        client.sadd("others", *fingerprints(5))
+    any_server.ask("sadd", "digests", *raw, *text, "https://example.com/odd", "g" * 32)
+    any_server.ask("sadd", "others", *fingerprints(5))
     _, err = imported("--set", "digests", "--digests", code=2)
     assert "say --hash md5" in err
     found, err = imported("--set", "digests", "--digests", "--hash", "md5", code=2)
@@ -302,9 +301,8 @@ def _dropped(server, news):
 
 
 def _restored(server, news):
-    with server.client() as client:
-        client.flushall()
-        client.sadd(KEY, *fingerprints(3000))
+    server.ask("flushall")
+    server.ask("sadd", KEY, *fingerprints(3000))
 
 
 def _fewer(server, news):
@@ -317,9 +315,8 @@ def _more_members(server, news):
 
 def _replaced(server, news):
     """Another set of the same size comes in its place; half of its members are those of the old one."""
-    with server.client() as client:
-        client.delete(KEY)
-        client.sadd(KEY, *fingerprints(1500), *fingerprints(1500, start=10_000))
+    server.ask("delete", KEY)
+    server.ask("sadd", KEY, *fingerprints(1500), *fingerprints(1500, start=10_000))
 
 
 def _restarted(server, news):
@@ -356,8 +353,7 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
         moving = begin(news, members)
         assert reason in moving.begun_anew
         assert moving.resumed == 0
-        with server.client() as client:
-            assert seen(news, client.smembers(KEY)) == client.scard(KEY)
+        assert seen(news, server.ask("smembers", KEY)) == server.ask("scard", KEY)
 
 
 def test_replaced_sorted_set(any_server, small):
@@ -402,11 +398,11 @@ def test_ring_whose_first_items_have_expired(any_server, small):
 
 def test_filter_that_loses_items_during_the_import(any_server, small):
     """The end of the import says so, and the next run begins anew."""
-    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
-        client.sadd(KEY, *fingerprints(1000))
+    with Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
+        any_server.ask("sadd", KEY, *fingerprints(1000))
         with SetSource(KEY.encode(), redis=any_server.url) as members:
             moving = begin(news, members, 2)
-            client.hset("urifilter:{news:0}:meta", "inserted", 0)
+            any_server.ask("hset", "urifilter:{news:0}:meta", "inserted", 0)
             with pytest.raises(UriFilterError, match="fewer items than before; .* give the same command again"):
                 moving.finish()
             assert Import(news, members, print).resumed == 0

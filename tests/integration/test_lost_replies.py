@@ -47,17 +47,13 @@ def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
     """The reply is lost and then the server runs out of memory: the answer is still to be had later."""
     server = make_server("redis70")
     create(server)
-    with (
-        Proxy(server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
-        server.client() as admin,
-    ):
+    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
         news.insert("warm up")
         proxy.plan = first(Fault.CUT_BEFORE)
-        admin.config_set("maxmemory", "1mb")
+        server.ask("config_set", "maxmemory", "1mb")
         with pytest.raises(AnswerLost, match="memory is full") as caught:
             news.insert("a")
-        admin.config_set("maxmemory", "0")
+        server.ask("config_set", "maxmemory", "0")
         assert news.insert("a", retry=caught.value) is True
 
 
@@ -65,13 +61,13 @@ def test_late_duplicate_of_a_refused_call(make_server):
     """A call is refused, a copy of it runs later, and only then the caller asks again: it is still told "new"."""
     server = make_server("redis70")
     create(server)
-    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news, server.client() as admin:
+    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url) as news:
         news.insert("the script is loaded now")
-        admin.config_set("maxmemory", "1")
+        server.ask("config_set", "maxmemory", "1")
         proxy.plan = first(Fault.DUPLICATE)
         with pytest.raises(ServerUnavailable, match="memory is full") as caught:
             news.insert("a")
-        admin.config_set("maxmemory", "0")
+        server.ask("config_set", "maxmemory", "0")
         proxy.release()
         assert [reply for _, reply in proxy.late_replies] == [[b":0"]]
         assert news.insert("a", retry=caught.value) is True

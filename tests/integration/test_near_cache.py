@@ -377,12 +377,12 @@ def test_made_anew_by_another(news, valkey):
 @pytest.mark.parametrize("state", ["lost", "restoring"])
 def test_lost_or_restoring(valkey, state):
     """A filter that lost a part, or is being restored, may not know what it did: nor does the cache."""
-    with UriFilter.create("news", redis=valkey.url, near_cache=1000, **PRECISE) as news, valkey.client() as admin:
+    with UriFilter.create("news", redis=valkey.url, near_cache=1000, **PRECISE) as news:
         news.insert("a")
         if state == "lost":
-            admin.delete("urifilter:{news:0}:today")
+            valkey.ask("delete", "urifilter:{news:0}:today")
         else:
-            admin.hset("urifilter:{news:0}:meta", "phase", "restoring")
+            valkey.ask("hset", "urifilter:{news:0}:meta", "phase", "restoring")
         assert news.insert("a") is False
         with pytest.raises(SliceLost if state == "lost" else Restoring):
             news.insert("b")

@@ -372,9 +372,8 @@ def test_plots(tab, make, redis):
         if not 20 <= number < 30:
             record = [uid, at, 0, 0, 120 * number, 120 * number, number / 100, number * 1e-7]
             past[int(at // 60)] = json.dumps(record)
-    with redis.client() as admin:
-        admin.delete("urifilter:{news:0}:rates")
-        admin.hset("urifilter:{news:0}:rates", mapping=past)
+    redis.ask("delete", "urifilter:{news:0}:rates")
+    redis.ask("hset", "urifilter:{news:0}:rates", mapping=past)
     with Service(redis.url) as own, Tab(tab.context.browser, own.url) as fresh:
         page = fresh.open()
         visit(page, "news")

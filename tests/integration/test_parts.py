@@ -35,8 +35,7 @@ def nodes(any_server, valkey):
     first, second = (f"127.0.0.1:{each.port}" for each in (any_server, valkey))
     found = NodeMap([first] * (SLOTS // 2) + [second] * (SLOTS // 2))
     for number, server in enumerate((any_server, valkey)):
-        with server.client() as client:
-            client.mset({key: key for key in KEYS if slot_of(key) * 2 // SLOTS == number})
+        server.ask("mset", {key: key for key in KEYS if slot_of(key) * 2 // SLOTS == number})
     return any_server.url, found
 
 

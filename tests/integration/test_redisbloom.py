@@ -115,8 +115,8 @@ def test_server_without_the_module(any_server, make_server):
     with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO, .*take layout blocked"):
         made(any_server)
     assert any_server.ask("keys") == []
-    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news, any_server.client() as admin:
-        admin.hset(news._session.keys.shard(0).meta, mapping=of_another_layout(news))
+    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
+        any_server.ask("hset", news._session.keys.shard(0).meta, mapping=of_another_layout(news))
     with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO"):
         UriFilter.open("news", redis=any_server.url)
     drop_filter("news", redis=any_server.url)
@@ -156,12 +156,12 @@ class OldModule(servers.Server):
 
 def test_server_with_an_old_module():
     """Likewise, with the command that is not as it should be."""
-    with OldModule("redis70") as server, server.client() as admin:
+    with OldModule("redis70") as server:
         with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO with CAPACITY: .*layout blocked"):
             made(server)
-        assert admin.keys() == []
+        assert server.ask("keys") == []
         with UriFilter.create("news", redis=server.url, capacity=1000) as news:
-            admin.hset(news._session.keys.shard(0).meta, mapping=of_another_layout(news))
+            server.ask("hset", news._session.keys.shard(0).meta, mapping=of_another_layout(news))
         with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO with CAPACITY: "):
             UriFilter.open("news", redis=server.url)
 
@@ -253,8 +253,8 @@ def test_failure_in_the_middle_of_a_named_call(bloom):
 
 def test_small_filter_is_known_from_another_programs(bloom):
     """The module makes a filter for 100 items where a key is missing; so none of ours is for so few."""
-    with made(bloom, capacity=100, error_rate=0.01) as news, bloom.client() as admin:
-        assert admin.execute_command("BF.INFO", news._session.keys.shard(0).slice("today"), "CAPACITY") == [
+    with made(bloom, capacity=100, error_rate=0.01) as news:
+        assert bloom.ask("execute_command", "BF.INFO", news._session.keys.shard(0).slice("today"), "CAPACITY") == [
             LEAST_RESERVED
         ]
 
@@ -396,8 +396,8 @@ def test_in_a_cluster(make_cluster):
 
 def test_calls_are_short(bloom):
     """A call has at most 250 items: the first ones of a slice wait for its memory, page by page."""
-    with made(bloom, capacity=10_000) as news, bloom.client() as admin:
+    with made(bloom, capacity=10_000) as news:
         news.insert("loads the script")
-        admin.config_resetstat()
+        bloom.ask("config_resetstat")
         assert sum(news.insert_many(range(1000))) == 1000
-        assert admin.info("commandstats")["cmdstat_evalsha"]["calls"] == 4
+        assert bloom.ask("info", "commandstats")["cmdstat_evalsha"]["calls"] == 4

@@ -53,10 +53,10 @@ def test_error_rate_of_a_small_filter(bloom, capacity, error_rate, asked):
 @pytest.mark.parametrize("times", [2, 5, 10])
 def test_foreign_filter_of_a_round_capacity(bloom, times):
     """The module's own growth doubles, so it comes to 1, 3, 7 … times the capacity, and to no other multiple."""
-    with made(bloom) as news, bloom.client() as admin:
+    with made(bloom) as news:
         news.insert_many(range(10))
-        admin.unlink(TODAY)
-        admin.execute_command("BF.RESERVE", TODAY, 0.01, 1000 * times)
+        bloom.ask("unlink", TODAY)
+        bloom.ask("execute_command", "BF.RESERVE", TODAY, 0.01, 1000 * times)
         with pytest.raises(SliceLost):
             news.insert("a")
 

@@ -313,9 +313,8 @@ def test_a_lost_bitmap_without_a_checkpoint(server, folder, kind):
             attempt("news", **where)
     (done,) = Worker(server.url, "urifilter", folder, named_backend(folder), every=1.0).once()
     assert "no checkpoint of it" in done.error
-    with server.client() as admin:
-        assert not admin.exists(shard_key("news", 1, 2, "today"))
-        assert admin.hget(shard_key("news", 0, 2, "meta"), "phase") in {"idle", b"idle"}
+    assert not server.ask("exists", shard_key("news", 1, 2, "today"))
+    assert server.ask("hget", shard_key("news", 0, 2, "meta"), "phase") in {"idle", b"idle"}
 
 
 def test_another_filter_in_the_archive_by_now(server, folder):

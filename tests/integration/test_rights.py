@@ -233,11 +233,11 @@ def test_nothing_is_lost_for_a_missing_right_in_a_restore(any_server, folder, na
 
 def test_a_script_that_ends_in_its_middle_is_an_answer_lost(server):
     """Nobody knows how much a script has done that fails: AnswerLost, and the slot waits for ``retry=``."""
-    with UriFilter.create("news", redis=server.url, capacity=1000) as news, server.client() as admin:
-        admin.hset("urifilter:{news:0}:replies", "somebody/0", b"\xc1 is no record")
+    with UriFilter.create("news", redis=server.url, capacity=1000) as news:
+        server.ask("hset", "urifilter:{news:0}:replies", "somebody/0", b"\xc1 is no record")
         with pytest.raises(AnswerLost, match="half done") as lost:
             news.insert("a")
-        admin.delete("urifilter:{news:0}:replies")
+        server.ask("delete", "urifilter:{news:0}:replies")
         assert news.insert("a", retry=lost.value) is True
         assert news.insert("a") is False
 

@@ -425,16 +425,16 @@ BAD_MANIFESTS = [b'{"format": 1}', b"[" * 100_000, b'{"format": 9}', b"null", b"
 @pytest.mark.parametrize("bad", [*BAD_MANIFESTS, 5, None, [1, 2], [{"length": 1, "packed": 2}]], ids=repr)
 def test_bad_manifests_do_not_stop_rotations(any_server, bad):
     """Whatever stands in the place of a manifest, or of its pieces: the slice is lost, and the rotation ends."""
-    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news:
         news.rotate()
         news.insert("a")
         news.rotate()
         key = "urifilter:{news:0}:slice:1"
         if not isinstance(bad, bytes):  # with the right SHA-256
-            values = json.loads(admin.hget(key, "manifest"))["document"]
+            values = json.loads(any_server.ask("hget", key, "manifest"))["document"]
             values["content"]["pieces"] = bad
             bad = json.dumps({"sha256": documents._sha256(values), "document": values}).encode()
-        admin.hset(key, "manifest", bad)
+        any_server.ask("hset", key, "manifest", bad)
         assert news.rotate().problems
         assert "a" in news
         assert news.info().phase == "idle"
@@ -475,10 +475,10 @@ def test_archive_that_lost_a_slice(server, harm):
 
 def test_who_finishes_a_late_history_says_so(any_server):
     """The rotator that found a slice missing died before it could say so: whoever finishes says it."""
-    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news:
         news.rotate()
         news.rotate()
-        admin.delete("urifilter:{news:0}:slice:1")
+        any_server.ask("delete", "urifilter:{news:0}:slice:1")
         for _ in pipelines_of(news):
             (state,) = news._run(read_states(news._session))
             if state.late and left_of(state) is Left.FINISH:
@@ -547,12 +547,12 @@ def test_no_memory_for_a_closed_slice(any_server):
 
 def test_late_history_keeps_what_was_forgotten(any_server):
     """What was forgotten stays forgotten as long as the old history stays in."""
-    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news, any_server.client() as admin:
+    with UriFilter.create("news", redis=any_server.url, **ROLLING) as news:
         news.insert("a")
         assert news.forget(["a"]) == [True]
         news.rotate()
         news.rotate()
-        admin.delete("urifilter:{news:0}:slice:1")
+        any_server.ask("delete", "urifilter:{news:0}:slice:1")
         assert news.rotate().problems
         assert news.contains("a") is False
         assert news.info().forgotten == 1

@@ -264,9 +264,8 @@ def url_without(request, tmp_path):
     commands = ("INFO", "MEMORY")
     renamed = {"include": without(tmp_path, *commands)} if request.param == "renamed" else {}
     with Silent("redis70", appendonly="yes", **renamed) as server:
-        with server.client() as admin:
-            rights = ["+@all", *(f"-{each}" for each in commands if not renamed)]
-            admin.acl_setuser("crawler", enabled=True, passwords="+pw", commands=rights, keys=["*"])
+        rights = ["+@all", *(f"-{each}" for each in commands if not renamed)]
+        server.ask("acl_setuser", "crawler", enabled=True, passwords="+pw", commands=rights, keys=["*"])
         yield f"redis://crawler:pw@127.0.0.1:{server.port}/0"
 
 

@@ -204,15 +204,15 @@ def test_a_repeat_while_the_action_is_under_way(service_for_admins, any_server, 
     path, bearer = f"{FILTERS_PATH}/{name}", f"Bearer {secret}"
     assert ask(running, "POST", f"{path}/create", RING, secret).status == 200
     wish = request("POST", f"{path}/rotate", b'{"expected_epoch": 0}', Authorization=bearer)
-    with any_server.client() as admin, running.raw() as one, running.raw() as two:
-        admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+    with running.raw() as one, running.raw() as two:
+        any_server.ask("execute_command", "CLIENT", "PAUSE", 60_000, "WRITE")
         try:
             for each in (one, two):
                 each.send(wish)
             for _ in range(2):  # once that is answered, both have been read
                 ask(running, "GET", "/healthz")
         finally:
-            admin.execute_command("CLIENT", "UNPAUSE")
+            any_server.ask("execute_command", "CLIENT", "UNPAUSE")
         assert [each.answer().json()["shards"] for each in (one, two)] == [1, 1]
 
 

@@ -136,9 +136,8 @@ def test_an_archive_that_goes_away(any_server, disk):
     """Filters that are open are answered as before, and listed, those that only it has too."""
     make(any_server.url, "news", ["a"], archive=disk.url)
     make(any_server.url, "asleep", ["a"], archive=disk.url)
-    with any_server.client() as admin:
-        admin.delete("urifilter:{asleep:0}:meta", "urifilter:{asleep:0}:today")
-        admin.srem("urifilter:filters", "asleep")
+    any_server.ask("delete", "urifilter:{asleep:0}:meta", "urifilter:{asleep:0}:today")
+    any_server.ask("srem", "urifilter:filters", "asleep")
     with Service(any_server.url, "--archive", disk.url) as service:
         assert wait_until(lambda: listed(service)["filters"] == ["asleep", "news"], "not listed")
         assert insert(service, "news", ["a"]).json()["ages"] == [1]

@@ -249,8 +249,8 @@ def test_a_turn_that_fails_after_a_pause(any_server, caplog):
     """Inserts are answered all the same, as if nobody had asked for it, and it is told in the log once."""
     make(any_server, shards=3, **RING)
     make_late(any_server, seconds=9 * HOUR)
-    with any_server.client() as admin, UriFilter.open("news", redis=any_server.url) as news:
-        admin.delete(shard_key("news", 2, 3, "today"))
+    with UriFilter.open("news", redis=any_server.url) as news:
+        any_server.ask("delete", shard_key("news", 2, 3, "today"))
         some = [f"{number}" for number in range(50) if calls_shard(news, f"{number}") != 2]
         assert [news.insert(each) for each in some] == [True] * len(some)
         assert [news.insert(each) for each in some] == [False] * len(some)
@@ -506,8 +506,8 @@ def test_a_right_that_is_missing(any_server, command, caplog):
 def test_a_failure_is_not_the_callers(any_server, caplog):
     """A shard that cannot turn: inserts are answered all the same, and it is told in the log once."""
     make(any_server, shards=3, **RING)
-    with any_server.client() as admin, UriFilter.open("news", redis=any_server.url) as news:
-        admin.delete(shard_key("news", 2, 3, "today"))
+    with UriFilter.open("news", redis=any_server.url) as news:
+        any_server.ask("delete", shard_key("news", 2, 3, "today"))
         for number in range(50):
             if calls_shard(news, f"{number}") != 2:
                 assert news.insert(f"{number}")
@@ -545,9 +545,9 @@ def test_opened_in_the_future(any_server):
     """A time of opening that is ahead of the server's clock is rewritten by the next insert, and counts from then."""
     make(any_server, shards=2, **RING)
     make_late(any_server, seconds=-10 * 365 * 24 * HOUR)
-    with UriFilter.open("news", redis=any_server.url) as news, any_server.client() as admin:
+    with UriFilter.open("news", redis=any_server.url) as news:
         news.insert("a")
-        now = 1000 * (admin.time()[0] + 1)
+        now = 1000 * (any_server.ask("time")[0] + 1)
         assert now - 60_000 < states(any_server)[0].opened <= now
         assert epochs(any_server) == [0, 0]
 
@@ -618,7 +618,7 @@ def test_a_lease_that_is_earned(any_server, monkeypatch):
 def test_scripts_are_loaded_anew(any_server):
     """A server that has lost its scripts gets them, and the rotation goes on."""
     make(any_server, shards=2, **RING)
-    with UriFilter.open("news", redis=any_server.url) as news, any_server.client() as admin:
-        admin.script_flush()
-        assert not admin.script_exists(scripts.load("turn").sha1)[0]
+    with UriFilter.open("news", redis=any_server.url) as news:
+        any_server.ask("script_flush")
+        assert not any_server.ask("script_exists", scripts.load("turn").sha1)[0]
         insert_until_done(any_server, news)

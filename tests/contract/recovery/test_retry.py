@@ -203,9 +203,9 @@ class TestAfterTheRecordIsGone:
     def test_of_the_server(self, kind, clocked, make_filter_at):
         server, clock = clocked
         make_filter_at(server)
-        with Client(kind, server, None) as client, server.client() as admin:
+        with Client(kind, server, None) as client:
             error = client.lose(client.news.insert_many, ITEMS)
-            admin.delete(*admin.keys("*:replies"))
+            server.ask("delete", *server.ask("keys", "*:replies"))
             clock.ahead((KEPT + 1) * 60)
             with pytest.raises(UriFilterError, match="its record is too old to be certain") as gone:
                 client.news.insert_many(ITEMS, retry=error)
