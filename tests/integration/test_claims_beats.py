@@ -30,9 +30,8 @@ def often(monkeypatch):
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, **PRECISE) as made:
-        yield made
+def news(make_filter):
+    return make_filter(**PRECISE)
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ SETTINGS = {"capacity": 2000, "error_rate": 1e-8, "shards": 3, "seed": 1}
 
 
 @pytest.fixture
-def news(any_server):
+def news(make_filter):
     """A filter of three shards."""
-    with UriFilter.create("news", redis=any_server.url, **SETTINGS) as made:
-        yield made
+    return make_filter(**SETTINGS)
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from urifilter_redis import UriFilter
 
 
 @pytest.fixture(autouse=True)
-def news(any_server, monkeypatch):
+def news(any_server, monkeypatch, make_filter):
     """A filter that has seen ``a``; all commands speak to its server, named by the environment."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
-    with UriFilter.create("news", capacity=1000, error_rate=1e-8, hash="md5", shards=7) as made:
-        made.insert(b"a")
-        yield made
+    made = make_filter(capacity=1000, hash="md5", shards=7)
+    made.insert(b"a")
+    return made
 
 
 def objects(text) -> list[dict]:

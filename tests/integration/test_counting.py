@@ -19,9 +19,8 @@ SETTINGS = {"capacity": 20_000, "error_rate": 1e-6, "layout": "counting"}
 
 
 @pytest.fixture(params=[1, 3])
-def queue(request, server):
-    with UriFilter.create("queue", redis=server.url, shards=request.param, **SETTINGS) as made:
-        yield made
+def queue(request, server, make_filter):
+    return make_filter("queue", shards=request.param, **SETTINGS)
 
 
 def test_remove(queue):

@@ -28,10 +28,10 @@ IN_TIME = 15
 
 
 @pytest.fixture
-def news(server):
-    with UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8, shards=3) as made:
-        made.insert_many(range(100))
-        yield made
+def news(server, make_filter):
+    made = make_filter(capacity=10_000, shards=3)
+    made.insert_many(range(100))
+    return made
 
 
 def error_of(method, *arguments, **more) -> UriFilterError:

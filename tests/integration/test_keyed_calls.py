@@ -58,10 +58,9 @@ def answer(url, items, key=KEY, command="insert"):
 
 
 @pytest.fixture(params=RETENTIONS)
-def news(request, any_server):
+def news(request, make_filter):
     settings = {"error_rate": 1e-8, "seed": 1} | RETENTIONS[request.param]
-    with UriFilter.create("news", redis=any_server.url, **settings) as made:
-        yield made
+    return make_filter(**settings)
 
 
 def test_another_worker_repeats_it(news, any_server):

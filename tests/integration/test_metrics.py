@@ -66,9 +66,8 @@ def workers_alive(service) -> list[int]:
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
-        yield made
+def news(make_filter):
+    return make_filter(**NEWS)
 
 
 # counters

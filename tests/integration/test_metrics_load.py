@@ -18,9 +18,8 @@ NEWS = {"capacity": 1000, "seed": 1}
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
-        yield made
+def news(make_filter):
+    return make_filter(**NEWS)
 
 
 def insert(path: str, *items: str) -> bytes:

@@ -22,7 +22,6 @@ from support.pages import ROOT
 from support.servers import free_port, wait_until
 from support.service import Service
 
-from urifilter_redis import UriFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, FilterAPIError
 
 #: Where programs for the administrator alone are.
@@ -94,9 +93,8 @@ class Nginx:
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000) as made:
-        yield made
+def news(make_filter):
+    return make_filter()
 
 
 @contextlib.contextmanager

@@ -39,9 +39,8 @@ def redis(server):
 
 
 @pytest.fixture
-def news(server, redis):
-    with UriFilter.create("news", redis=server.url, capacity=1000, seed=1) as made:
-        yield made
+def news(server, redis, make_filter):
+    return make_filter(capacity=1000, seed=1)
 
 
 def overview(service, token=None) -> dict:

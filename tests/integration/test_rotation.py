@@ -63,9 +63,8 @@ def variant(request):
 
 
 @pytest.fixture(params=[1, 3])
-def news(request, variant, server):
-    with UriFilter.create("news", redis=server.url, shards=request.param, **variant, **PRECISE) as made:
-        yield made
+def news(request, variant, server, make_filter):
+    return make_filter(shards=request.param, **variant, **PRECISE)
 
 
 def age_by(server, seconds: float) -> None:

@@ -19,9 +19,8 @@ ACCESS = "/v1/access"
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, **NEWS) as made:
-        yield made
+def news(make_filter):
+    return make_filter(**NEWS)
 
 
 @pytest.fixture

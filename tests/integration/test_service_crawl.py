@@ -50,9 +50,8 @@ def lines(request, tmp_path):
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3) as made:
-        yield made
+def news(make_filter):
+    return make_filter(shards=3)
 
 
 def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[bytes]:

@@ -15,7 +15,6 @@ import pytest
 from support.servers import wait_until
 from support.service import Service, ask
 
-from urifilter_redis import UriFilter
 from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
 from urifilter_redis.service import tokens
 
@@ -26,10 +25,9 @@ IN_USE = "SIGHUP: the new settings are in use"
 
 
 @pytest.fixture
-def news(any_server):
+def news(make_filter):
     # while workers start slowly many more items come in
-    with UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, retention="growing") as made:
-        yield made
+    return make_filter(retention="growing")
 
 
 class Served:

@@ -15,9 +15,8 @@ NOTHING = object()
 
 
 @pytest.fixture
-def news(any_server):
-    with UriFilter.create("news", capacity=1000, redis=any_server.url) as made:
-        yield made
+def news(make_filter):
+    return make_filter(capacity=1000)
 
 
 @pytest.fixture
