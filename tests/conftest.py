@@ -234,6 +234,13 @@ def any_server(_shared):
 
 
 @pytest.fixture
+def there(any_server, monkeypatch):
+    """The same, named by the environment: all commands speak to it."""
+    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
+    return any_server
+
+
+@pytest.fixture
 def valkey(_shared):
     """The Valkey that the embedded default runs, empty."""
     return _clean(_shared, "valkey")

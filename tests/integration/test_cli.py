@@ -22,13 +22,6 @@ from urifilter_redis.cli import main
 from urifilter_redis import FilterInfo, UriFilter, list_filters
 
 
-@pytest.fixture
-def there(any_server, monkeypatch):
-    """A server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
-    return any_server
-
-
 def commands(group=main, path=()):
     for name, command in group.commands.items():
         yield (*path, name), command

@@ -24,16 +24,7 @@ from urifilter_redis.cli.lines import placed_windows
 
 from urifilter_redis import UriFilter
 
-
-@pytest.fixture
-def server_(any_server, monkeypatch):
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
-    return any_server
-
-
-@pytest.fixture(autouse=True)
-def _use_server(server_):
-    """All commands of these tests speak to one server, named by the environment."""
+pytestmark = pytest.mark.usefixtures("there")
 
 
 def make(name="precise") -> UriFilter:
@@ -222,11 +213,11 @@ def test_files_without_lines(tmp_path, kind):
     assert f"{tmp_path / 'file.gz'}: " in told[1]
 
 
-def test_a_file_without_lines_makes_no_filter(server_, tmp_path):
+def test_a_file_without_lines_makes_no_filter(there, tmp_path):
     """It is told before a filter is made; what was compressed twice is told, too."""
     (tmp_path / "file").write_bytes(NO_LINES["zip"][0])
     assert "it is a zip archive" in cli.run("dedupe", tmp_path / "file", code=2)[1]
-    assert server_.ask("keys") == []
+    assert there.ask("keys") == []
     assert "compressed twice" in cli.run("add", given=gzip.compress(gzip.compress(b"a\n")), code=2)[1]
 
 
@@ -241,11 +232,11 @@ def test_lines_that_end_too_early_are_told_by_each_command(command):
 
 
 @pytest.mark.parametrize("command", ["dedupe", "add", "claim"])
-def test_a_mistyped_file_makes_no_filter(server_, tmp_path, command):
+def test_a_mistyped_file_makes_no_filter(there, tmp_path, command):
     """Nothing is made for files none of which can be read; with one that can be it is made."""
     text = cli.run(command, tmp_path / "none", tmp_path, code=2)[1]
     assert f"urifilter: {tmp_path / 'none'}: No such file or directory\nurifilter: {tmp_path}: Is a directory\n" == text
-    with server_.client() as client:
+    with there.client() as client:
         assert client.keys() == []
         (tmp_path / "urls").write_bytes(b"a\n")
         cli.run(command, tmp_path / "none", tmp_path / "urls", code=2)
@@ -253,11 +244,11 @@ def test_a_mistyped_file_makes_no_filter(server_, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["add", "dedupe"])
-def test_repeated_lines_are_kept_from_the_server(server_, tmp_path, command):
+def test_repeated_lines_are_kept_from_the_server(there, tmp_path, command):
     """Each line is sent once, however often it comes."""
     make()
     (tmp_path / "urls").write_bytes(joined(urls(3000) * 6))
-    with server_.client() as client:
+    with there.client() as client:
         client.config_resetstat()
         _, err = cli.run(command, "--filter", "precise", tmp_path / "urls")
         assert err.startswith("18,000 lines: 3,000 ")
@@ -298,11 +289,11 @@ def test_unreadable_file_among_others(tmp_path):
     assert f"{tmp_path}: Is a directory" in err
 
 
-def test_temporary(server_):
+def test_temporary(there):
     """--temporary prints the same lines each time and leaves nothing behind."""
     for _ in range(2):
         assert cli.run("dedupe", "--temporary", given=b"a\nb\na\n")[0] == b"a\nb\n"
-    assert server_.ask("keys") == []
+    assert there.ask("keys") == []
 
 
 def test_temporary_leaves_no_archive(tmp_path, monkeypatch):
@@ -341,7 +332,7 @@ def test_full_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_full_disk_and_lost_answers(server_, tmp_path):
+def test_full_disk_and_lost_answers(there, tmp_path):
     """The lines that may have been inserted without an answer are counted in the message."""
     with make() as news:
         for method in (news.insert, lambda item: news.forget([item])):
@@ -354,7 +345,7 @@ def test_full_disk_and_lost_answers(server_, tmp_path):
         works = len(scripts) <= 6 or command[1] != scripts[0]
         return Fault.PASS if works else Fault.CUT_AFTER
 
-    with Proxy(server_.port, plan) as proxy, Path("/dev/full").open("wb") as full:
+    with Proxy(there.port, plan) as proxy, Path("/dev/full").open("wb") as full:
         arguments = ("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
         _, err = cli.run(*arguments, stdout=full, code=2)
     found = re.search(r"stopped: ([0-9,]+) new lines that may not have been read are new again", err)
@@ -364,12 +355,12 @@ def test_full_disk_and_lost_answers(server_, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_ctrl_c_while_answers_are_lost(server_, tmp_path):
+def test_ctrl_c_while_answers_are_lost(there, tmp_path):
     """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
     with make() as news:
         news.insert("load the script")
     (tmp_path / "urls").write_bytes(joined(urls(10)))
-    with Proxy(server_.port, lambda _: Fault.CUT_AFTER) as proxy:
+    with Proxy(there.port, lambda _: Fault.CUT_AFTER) as proxy:
         process = cli.start("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
         wait_until(lambda: proxy.counts[Fault.CUT_AFTER], "nothing was sent")
         process.send_signal(signal.SIGINT)

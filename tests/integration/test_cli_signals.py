@@ -44,11 +44,9 @@ def first_quick(first, *others):
 
 
 @pytest.fixture(autouse=True)
-def server_(any_server, monkeypatch):
-    """All commands of these tests speak to one server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
+def _precise(there):
+    """A filter, on the server to which all commands speak."""
     UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
-    return any_server
 
 
 @pytest.fixture
@@ -254,25 +252,25 @@ def send(process, number, after) -> float:
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), ids=name_of)
-def test_signal_that_comes_twice(server_, started, number):
+def test_signal_that_comes_twice(there, started, number):
     """From the terminal and the shell, or from ``timeout``: it is held back as one is."""
-    process = hold(server_, started)
+    process = hold(there, started)
     while send(process, number, 0.1) > 0.3:  # this process stood still: by then it is another keystroke
-        process = hold(server_, started)
-    server_.ask("execute_command", "CLIENT", "UNPAUSE")
+        process = hold(there, started)
+    there.ask("execute_command", "CLIENT", "UNPAUSE")
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert missing(printed, LINES[1:1000]) == 0
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGHUP, signal.SIGINT), ids=name_of)
-def test_signal_while_two_windows_are_under_way(server_, urls, started, number):
+def test_signal_while_two_windows_are_under_way(there, urls, started, number):
     """The lines of both are printed, or new again."""
     process = started("-", urls)
     process.stdin.write(b"first\n")
     process.stdin.flush()
     assert process.stdout.readline() == b"first\n"  # by now the filter is open
-    with server_.client() as admin:
+    with there.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         process.stdin.close()
         wait_until(lambda: admin.info("clients")["blocked_clients"] == 2, "they are not sent together")
@@ -283,16 +281,16 @@ def test_signal_while_two_windows_are_under_way(server_, urls, started, number):
     assert missing(printed) == 0
 
 
-def test_ctrl_c_again(server_, started):
+def test_ctrl_c_again(there, started):
     """Who is tired of waiting for a server presses Ctrl-C again: the process ends at once."""
-    process = hold(server_, started)
+    process = hold(there, started)
     send(process, signal.SIGINT, 1.5)
     assert process.wait(60) == -signal.SIGINT
-    server_.ask("execute_command", "CLIENT", "UNPAUSE")
+    there.ask("execute_command", "CLIENT", "UNPAUSE")
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGHUP), ids=name_of)
-def test_temporary_filter_is_dropped(server_, started, number):
+def test_temporary_filter_is_dropped(there, started, number):
     """A signal leaves no filter that nobody knows of."""
     process = started("--temporary")
     process.stdin.write(b"a\n")
@@ -300,7 +298,7 @@ def test_temporary_filter_is_dropped(server_, started, number):
     assert process.stdout.readline() == b"a\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
-    assert server_.ask("smembers", "urifilter:filters") == {b"precise"}
+    assert there.ask("smembers", "urifilter:filters") == {b"precise"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=name_of)

@@ -13,9 +13,8 @@ from support.cli import run
 
 
 @pytest.fixture(autouse=True)
-def news(any_server, monkeypatch, make_filter):
+def news(there, make_filter):
     """A filter that has seen ``a``; all commands speak to its server, named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     made = make_filter(capacity=1000)
     made.insert(b"a")
     return made

@@ -15,12 +15,6 @@ from urifilter_redis import UriFilter
 RING = ("--capacity", "10k", "--retention", "ring", "--slices", "3", "--period", "1d", "--seed", "1")
 
 
-@pytest.fixture
-def there(any_server, monkeypatch):
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
-    return any_server
-
-
 def age(server, name, days) -> None:
     server.ask("hincrby", f"urifilter:{{{name}:0}}:meta", "opened", -days * 86_400_000)
 

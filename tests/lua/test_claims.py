@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 from support.leases import dead_letters_of, holders_of, in_flight_of_holder, leases_of
 from support.servers import wait_until
-from support.shard import KEYS, Shard, geometry, md5
+from support.shard import KEYS, Shard, geometry, md5, refused
 from support.states import dumped
 
 from urifilter_redis.flows.turn import names_after
@@ -26,12 +26,6 @@ TRIED += ("ZREM", "ZREVRANGE", "ZSCORE", "EXISTS", "HRANDFIELD", "SETRANGE", "GE
 
 
 @pytest.fixture
-def client(server):
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def shard(client):
     """A shard that has seen nothing."""
     return Shard(client, geometry("blocked", 12, 100))
@@ -41,14 +35,6 @@ def die(shard, *holdings):
     """Let holders die: their leases are over."""
     for each in holdings:
         shard.client.zadd(KEYS.holders, {bytes.fromhex(each.holder): shard.now() - 1})
-
-
-def refused(shard, call, word):
-    before = dumped(shard.client)
-    with pytest.raises(ResponseError, match=f"^{word} ") as refusal:
-        shard.call(call)
-    assert before == dumped(shard.client)
-    return str(refusal.value)
 
 
 @pytest.mark.sampled

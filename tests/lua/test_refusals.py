@@ -6,8 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
-from redis.exceptions import ResponseError
-from support.shard import KEYS, Shard, geometry, md5
+from support.shard import KEYS, Shard, geometry, md5, refused
 from support.states import dumped
 
 from urifilter_redis.protocol import calls
@@ -16,12 +15,6 @@ from urifilter_redis.storage.records import record_time
 A, B, C = (md5(text) for text in (b"a", b"b", b"c"))
 COMMANDS = ("insert", "contains", "forget")
 WRITING = ("insert", "forget")
-
-
-@pytest.fixture
-def client(server):
-    with server.client() as client:
-        yield client
 
 
 @pytest.fixture(params=["blocked", "classic"])
@@ -39,15 +32,6 @@ def now(client) -> int:
 
 def call_id(client, slot=0, sequence=1, ahead=60_000) -> str:
     return f"0123456789abcdef/{slot}/{sequence}/{now(client) + ahead}"
-
-
-def refused(shard, call, word):
-    """Send a call that must be refused with ``word``, and check that nothing changed; return the server's text."""
-    before = dumped(shard.client)
-    with pytest.raises(ResponseError, match=f"^{word} ") as refusal:
-        shard.call(call)
-    assert before == dumped(shard.client)
-    return str(refusal.value)
 
 
 def changed(shard, command, **replaced):

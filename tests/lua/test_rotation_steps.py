@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from redis.exceptions import ResponseError
-from support.shard import KEYS, Shard, geometry, md5
-from support.states import dumped
+from support.shard import KEYS, Shard, geometry, md5, refused
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.flows.turn import names_after
@@ -15,12 +13,6 @@ from urifilter_redis.protocol import calls, claims
 
 TOKEN, OTHER = "a" * 16, "b" * 16
 A, B = md5(b"a"), md5(b"b")
-
-
-@pytest.fixture
-def client(server):
-    with server.client() as client:
-        yield client
 
 
 @pytest.fixture
@@ -41,13 +33,6 @@ def turn(shard, step, *, token=TOKEN, state=None, size=None):
 
 def build(shard, step, state=None, **more):
     return calls.build(step, KEYS, state or shard.state(), **{"number": 0} | more)
-
-
-def refused(shard, call, word="BADPHASE"):
-    before = dumped(shard.client)
-    with pytest.raises(ResponseError, match=f"^{word} "):
-        shard.call(call)
-    assert before == dumped(shard.client)
 
 
 def turned(shard):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+from redis.exceptions import ResponseError
+
+from support.states import dumped
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.sizing import REDISBLOOM, bytes_of, module_bytes
 from urifilter_redis.protocol import calls, claims
@@ -101,3 +105,12 @@ class Shard:
 
     def meta(self) -> dict[str, str]:
         return to_mapping(self.client.hgetall(KEYS.meta))
+
+
+def refused(shard: Shard, call: calls.Call, word: str = "BADPHASE") -> str:
+    """Send a call that must be refused with ``word``, and check that nothing changed; return the server's text."""
+    before = dumped(shard.client)
+    with pytest.raises(ResponseError, match=f"^{word} ") as refusal:
+        shard.call(call)
+    assert before == dumped(shard.client)
+    return str(refusal.value)
