@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import pytest
 from support.in_flight import let_lapse
 from support.interrupts import Interrupt
-from support.recovering import CALLS, COMMANDS, ITEMS, SDKS, each_of
+from support.recovering import CALLS, COMMANDS, ITEMS, LEASE, SDKS, each_of
 
 from urifilter_redis.engine import batch, holdings
 from urifilter_redis.flows import items as item_flows
+
+ROUND = itertools.count()
 
 ENDING = [each for each in COMMANDS if each.command != "claim"]
 
@@ -55,10 +58,10 @@ def test_a_call_of_several_requests_is_interrupted_at_any_of_them(client, call, 
     assert resolved(client, call, ITEMS) == call.told(ITEMS)
 
 
-def beat(client, monkeypatch) -> None:
+def beat(mine, monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(holdings, "BEATS", 0.0)  # each shard is due
-        client.mine._beat_once()
+        mine._beat_once()
 
 
 @pytest.fixture
@@ -69,36 +72,47 @@ def no_doubt(monkeypatch):
 
 @pytest.mark.usefixtures("no_doubt")
 @pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
-def test_what_an_interrupted_claim_took_is_given_back_and_the_rest_stays(client, news, any_server, sent, monkeypatch):
-    assert client.mine.claim("known") is True
-    assert client.interrupt(monkeypatch, client.mine.claim_many, ITEMS, sent=sent)
-    only_the_known_is_in_flight(client, news, any_server, monkeypatch)
+@pytest.mark.parametrize("name", ["claim_many", "reclaim"])
+def test_what_an_interrupted_claim_took_is_given_back_and_the_rest_stays(
+    client, news, any_server, name, sent, monkeypatch
+):
+    items, call = claiming(client.mine, name, news)
+    assert client.interrupt(monkeypatch, call, sent=sent)
+    only_the_known_is_in_flight(client, client.mine, items, news, any_server, monkeypatch)
 
 
-@pytest.mark.usefixtures("no_doubt")
-def test_what_an_interrupted_reclaim_took_is_given_back_and_the_rest_stays(client, news, any_server, monkeypatch):
+def claiming(mine, name: str, news):
+    """Claim "known"; return items that nobody has, and the call that takes them."""
+    items = [f"{next(ROUND)}/{item}" for item in ITEMS]
+    assert mine.claim("known") is True
+    if name == "claim_many":
+        return items, partial(mine.claim_many, items)
     with news.claims() as dead:
-        dead.claim_many(ITEMS)
-    assert client.mine.claim("known") is True
-    assert client.interrupt(monkeypatch, client.mine.reclaim)
-    only_the_known_is_in_flight(client, news, any_server, monkeypatch)
+        dead.claim_many(items)
+    return items, mine.reclaim
 
 
-def only_the_known_is_in_flight(client, news, any_server, monkeypatch) -> None:
-    """After its beats the client has one item, and another gets ``ITEMS``; of the service when a lease is over."""
-    beat(client, monkeypatch)
-    beat(client, monkeypatch)
-    assert [claim.item for claim in client.mine.held] == ["known"]
-    others = {each.holder for each in news.in_flight() if each.item in ITEMS}
+def only_the_known_is_in_flight(client, mine, items, news, any_server, monkeypatch) -> None:
+    """After its beats ``mine`` has one item, and another gets the others; of the service when a lease is over."""
+    beat(mine, monkeypatch)
+    beat(mine, monkeypatch)
+    assert [claim.item for claim in mine.held] == ["known"]
+    others = {each.holder for each in news.in_flight() if each.item in items}
     assert client.is_sdk or not others
     with any_server.client() as admin:
         for holder in others:
             let_lapse(news, admin, bytes.fromhex(holder))
+    assert mine.release(["known"]) == [True]
+    take_all(items, news)
+
+
+def take_all(items, news) -> None:
     with news.claims() as theirs:
-        theirs.claim_many(ITEMS)
+        theirs.claim_many(["known", *items])
         theirs.reclaim()
-        assert sorted(claim.item for claim in theirs.held) == sorted(ITEMS)
-    assert client.mine.commit(["known"]) == [True]
+        assert sorted(claim.item for claim in theirs.held) == sorted(["known", *items])
+        theirs.commit(items)
+    news.forget(["known"])
 
 
 # At each line and call of the library, or each round of the event loop: these are slow.
@@ -110,9 +124,6 @@ def small(client, monkeypatch):
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
     monkeypatch.setattr(item_flows, "PART", 4)
     monkeypatch.setattr(batch, "PART_OF_A_SHARD", 1)
-
-
-ROUND = itertools.count()
 
 
 def fresh(client, call) -> list[str]:
@@ -142,7 +153,7 @@ def test_a_call_can_be_interrupted_at_each_line(client, call, sample, monkeypatc
         if answers is None:
             answers = resolved(client, call, items)
         assert answers == call.told(items), at
-        beat(client, monkeypatch)
+        beat(client.mine, monkeypatch)
         assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], at
 
 
@@ -159,6 +170,40 @@ def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample,
             cancelled += 1
             answers = resolved(client, call, items)
         assert answers == call.told(items), rounds
-        beat(client, monkeypatch)
+        beat(client.mine, monkeypatch)
         assert client.news.unresolved == client.mine.unresolved == client.mine.held == [], rounds
     assert cancelled > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small", "no_doubt")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("client", "ends"), [("blocking", "beat"), ("blocking", "close"), ("SDK", "beat")], indirect=["client"]
+)
+@pytest.mark.parametrize("name", ["claim_many", "reclaim"])
+def test_what_a_claim_interrupted_at_each_line_took_is_given_back(
+    client, ends, news, any_server, name, sample, monkeypatch
+):
+    mine = client.news.claims(LEASE)
+    items, call = claiming(mine, name, news)
+    with Interrupt() as counted:
+        call()
+    mine.commit(["known", *items])
+    news.forget(["known"])
+    for at in sample(range(1, counted.places + 1), 50, most=250):
+        mine = client.news.claims(LEASE)
+        items, call = claiming(mine, name, news)
+        with Interrupt(at):
+            try:
+                told = call()
+            except KeyboardInterrupt:
+                told = None
+        if told is not None:
+            mine.release(items)
+        if ends == "close":
+            mine.close()
+            take_all(items, news)
+        else:
+            only_the_known_is_in_flight(client, mine, items, news, any_server, monkeypatch)
+            mine.close()
