@@ -49,10 +49,10 @@ def test_threads_share_one_filter_object(server):
 
 def test_many_create_one_filter(server):
     """20 processes' worth of creators at once, with seeds left open: one filter, one uid, one seed."""
-    made, together = [], threading.Barrier(20)
+    made, all_there = [], threading.Barrier(20)
 
     def create() -> None:
-        together.wait()
+        all_there.wait()
         made.append(UriFilter.create("news", redis=server.url, capacity=10_000, shards=9))
 
     together(create for _ in range(20))
