@@ -51,10 +51,10 @@ def connections(server) -> set[str]:
 
 def in_threads(count, work):
     """Run ``work(n)`` in so many threads at once; return what they returned or raised."""
-    outcomes, together = {}, threading.Barrier(count)
+    outcomes, all_there = {}, threading.Barrier(count)
 
     def run(n: int) -> None:
-        together.wait()
+        all_there.wait()
         try:
             outcomes[n] = work(n)
         except Exception as error:  # compared by the test

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.proxy import Fault
-from support.recovering import CALLS, COMMANDS, ITEMS, PRECISE, each_of
+from support.recovering import CALLS, COMMANDS, ITEMS, PRECISE
 
 from urifilter_redis import UriFilter, UriFilterError
 
@@ -20,10 +19,9 @@ def goes_on(client, news) -> None:
     assert client.news.unresolved == client.mine.unresolved == []
 
 
-@each_of([each for each in COMMANDS if each.command in {"insert", "claim", "commit"}])
-def test_after_a_lost_answer_that_nobody_asks_for(client, call, news):
-    call.prepare(client)
-    client.lose(call.of(client), ITEMS, after=1)
+def test_after_lost_answers_that_nobody_asks_for(client, news):
+    for call in (client.news.insert_many, client.mine.claim_many):
+        client.lose(call, ITEMS, after=1)
     goes_on(client, news)
 
 
@@ -57,12 +55,6 @@ def test_after_an_interruption(client, news, monkeypatch):
     client.interrupt_hanging(client.news.insert_many, ITEMS)
     (error,) = client.news.unresolved
     assert client.news.insert_many(ITEMS, retry=error) == [True] * 12
-    goes_on(client, news)
-
-
-def test_after_its_connection_broke(client, news):
-    client.meet(Fault.CUT_BEFORE)
-    assert client.news.insert_many(ITEMS) == [True] * 12
     goes_on(client, news)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from support.recovering import COMMANDS, ITEMS, each_of
 
@@ -12,28 +10,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 OTHERS = [f"{item}/other" for item in ITEMS]
 
 
-def test_a_child_and_its_parent_are_told_of_each_others_items(client):
-    assert client.news.insert_many(ITEMS) == [True] * 12
-    answers = client.in_a_child(lambda: [client.news.insert_ages(ITEMS), client.news.insert_ages(OTHERS)])
-    assert answers == [[1] * 12, [0] * 12]
+def test_a_child_and_its_parent_are_two_clients_and_are_told_of_each_others_items(client):
+    """With the ids of its parent a child's calls would be taken for repeats of the parent's."""
+    client.news.insert_many(ITEMS)
+
+    def ask():
+        answers = client.news.insert_ages(ITEMS), client.news.insert_ages(OTHERS)
+        return client.session.ids.client, *answers, client.news.close()
+
+    child, *told = client.in_a_child(ask)
+    assert told == [[1] * 12, [0] * 12, None]
+    assert child != client.session.ids.client
     assert client.news.insert_ages(OTHERS) == [1] * 12
-
-
-def test_calls_of_a_child_have_ids_of_its_own(client):
-    """Else the server would take the child's calls for repeats of the parent's."""
-    client.news.insert_many(ITEMS)
-    assert client.in_a_child(lambda: client.session.ids.client) != client.session.ids.client
-    for number in range(3):
-        items = [f"{number}/{item}" for item in ITEMS]
-        assert client.in_a_child(lambda items=items: client.news.insert_many(items)) == [True] * 12
-        assert client.news.insert_many(items) == [False] * 12
-        assert client.news.insert_many([f"parent {item}" for item in items]) == [True] * 12
-
-
-def test_a_child_that_closes_leaves_its_parent_open(client):
-    client.news.insert_many(ITEMS)
-    assert client.in_a_child(client.news.close) is None
-    assert client.news.insert_many(ITEMS) == [False] * 12
+    assert client.news.insert_ages(["parent", *ITEMS]) == [0] + [1] * 12
 
 
 @each_of(COMMANDS)
@@ -82,12 +71,4 @@ def test_a_child_that_only_closes_gives_back_nothing_of_its_parents(client, news
     with news.claims() as theirs:
         assert theirs.reclaim() == []
         assert theirs.outstanding().others == 12
-    assert client.mine.commit(ITEMS) == [True] * 12
-
-
-def test_a_child_that_ends_without_closing_gives_back_nothing_of_its_parents(client, news):
-    client.mine.claim_many(ITEMS)
-    assert client.in_a_child(os.getpid) != os.getpid()
-    with news.claims() as theirs:
-        assert theirs.reclaim() == []
     assert client.mine.commit(ITEMS) == [True] * 12

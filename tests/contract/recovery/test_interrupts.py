@@ -15,6 +15,9 @@ from urifilter_redis.flows import items as item_flows
 
 ROUND = itertools.count()
 
+WHEN = ["before it is sent", "after it was answered"]
+
+#: Calls whose answers are to be had; what an interrupted claim took is given back.
 ENDING = [each for each in COMMANDS if each.command != "claim"]
 
 
@@ -28,8 +31,8 @@ def resolved(client, call, items):
     return answers
 
 
-@pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
-@each_of([each for each in CALLS if each.command != "claim"], quick=True)
+@pytest.mark.parametrize("sent", [pytest.param(False, marks=pytest.mark.slow), True], ids=WHEN)
+@each_of(ENDING, quick=True)
 def test_all_answers_of_an_interrupted_call_are_to_be_had_once(client, call, sent, monkeypatch):
     call.prepare(client)
     assert client.interrupt(monkeypatch, call.of(client), ITEMS, sent=sent)
@@ -71,7 +74,7 @@ def no_doubt(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_doubt")
-@pytest.mark.parametrize("sent", [False, True], ids=["before it is sent", "after it was answered"])
+@pytest.mark.parametrize("sent", [False, True], ids=WHEN)
 @pytest.mark.parametrize("name", ["claim_many", "reclaim"])
 def test_what_an_interrupted_claim_took_is_given_back_and_the_rest_stays(
     client, news, any_server, name, sent, monkeypatch

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 from support.proxy import Fault, never
-from support.recovering import CALLS, COMMANDS, ITEMS, each_of
+from support.recovering import COMMANDS, ITEMS, each_of
 from support.servers import wait_until
 
 #: Calls that are kept when they are interrupted. What an interrupted claim took is given back.
-KEPT = [each for each in CALLS if each.command != "claim"]
+KEPT = [each for each in COMMANDS if each.command != "claim"]
 
 
 @each_of(KEPT)
