@@ -22,6 +22,7 @@ from redis.retry import Retry
 from support.interrupts import Interrupt
 from support.proxy import Proxy
 from support.servers import wait_until
+from support.together import together
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.engine import driver
