@@ -124,6 +124,11 @@ class Client:
     def _sessions(self) -> list:
         return [each._api.session if self.is_sdk else each._session for each in self._made]
 
+    def enter(self):
+        """Begin a ``with`` block of the object."""
+        made = self._made[0]
+        return self.wait(made.__aenter__() if self.is_async else made.__enter__())
+
     def wait(self, answer):
         """Wait for an answer, if it is awaitable."""
         return self._loop.run_until_complete(answer) if self.is_async else answer

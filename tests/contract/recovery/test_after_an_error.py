@@ -89,6 +89,9 @@ def test_a_closed_object_says_so_and_sends_nothing(client):
     for method in [*methods, client.news.contains_many, client.news.ages, client.news.retry_dead_letters]:
         with pytest.raises(ValueError, match="is closed"):
             method(ITEMS)
+    for method in (client.news.info, client.enter):
+        with pytest.raises(ValueError, match="is closed"):
+            method()
     assert (client.asked, client.news.unresolved) == (asked, [])
     assert "closed" in repr(client.news)
 
