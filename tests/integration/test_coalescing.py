@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import inspect
 import random
 from functools import partial
 
@@ -47,7 +48,7 @@ def asked(call, *items) -> list[asyncio.Task]:
     return [asyncio.create_task(call(item)) for item in items]
 
 
-def gated(server, monkeypatch, test, **options) -> None:
+def through_a_gate(server, monkeypatch, test, **options) -> None:
     """Run a test with an open filter and a gate: ``test(news, gate)``."""
 
     async def run() -> None:
@@ -59,6 +60,21 @@ def gated(server, monkeypatch, test, **options) -> None:
                 gate.open()
 
     asyncio.run(run())
+
+
+def gated(settings=None, **options):
+    """Make a test of a coroutine function ``test(news, gate)``, which may ask for ``server``, too."""
+
+    def decorate(test):
+        def run(server, monkeypatch) -> None:
+            create(server, **(settings or {}))
+            more = {"server": server} if "server" in inspect.signature(test).parameters else {}
+            through_a_gate(server, monkeypatch, partial(test, **more), **options)
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return decorate
 
 
 async def sent_alone(call, gate):
@@ -98,52 +114,40 @@ def is_told(task) -> bool:
     return single.told.done()
 
 
-def test_calls_that_wait_go_together(server, monkeypatch):
+@gated()
+async def test_calls_that_wait_go_together(news, gate):
     """The first call goes at once; those that come meanwhile go in one call, in their order; so do the next."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, *range(10), 3)
-        assert pipeline.counts == [11]
-        more = asked(news.insert, "more", 4)
-        pipeline.go()
-        assert await asyncio.gather(*tasks) == [True] * 10 + [False]
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*more) == [True, False]
-        assert gate.passed == [[1], [11], [2]]
-        assert news.unresolved == []
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, *range(10), 3)
+    assert pipeline.counts == [11]
+    more = asked(news.insert, "more", 4)
+    pipeline.go()
+    assert await asyncio.gather(*tasks) == [True] * 10 + [False]
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*more) == [True, False]
+    assert gate.passed == [[1], [11], [2]]
+    assert news.unresolved == []
 
 
-def test_the_first_asker_is_new(server, monkeypatch):
+@gated()
+async def test_the_first_asker_is_new(news, gate):
     """Of tasks that ask for the same item the first is told "new", in one call and over two."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "b", "a", "leader", "b")
-        later = asked(news.insert, "b", "c", "c")
-        pipeline.go()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks, *later) == [True, True, False, False, False, False, True, False]
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, "a", "b", "a", "leader", "b")
+    later = asked(news.insert, "b", "c", "c")
+    pipeline.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks, *later) == [True, True, False, False, False, False, True, False]
 
 
-def test_a_bad_item_is_its_tasks_alone(server, monkeypatch):
+@gated()
+async def test_a_bad_item_is_its_tasks_alone(news, gate):
     """An item that cannot be filtered is refused before it waits; the others are not held up."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", float("nan"), "b")
-        assert pipeline.counts == [2]
-        pipeline.go()
-        one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
-        assert (one, two) == (True, True)
-        assert isinstance(bad, BadItem)
-        assert bad.indices == [0]
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, "a", float("nan"), "b")
+    assert pipeline.counts == [2]
+    pipeline.go()
+    one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
+    assert (one, two) == (True, True)
+    assert isinstance(bad, BadItem)
+    assert bad.indices == [0]
 
 
 def test_an_idle_client_sends_at_once(server, monkeypatch):
@@ -164,179 +168,151 @@ def test_an_idle_client_sends_at_once(server, monkeypatch):
         assert await asyncio.gather(*tasks) == [True, True]
         assert gate.passed == [[1], [1]]
 
-    gated(server, monkeypatch, test)
+    through_a_gate(server, monkeypatch, test)
     monkeypatch.undo()
-    gated(server, monkeypatch, off, coalesce=False)
+    through_a_gate(server, monkeypatch, off, coalesce=False)
 
 
-def test_each_command_and_max_age_has_a_queue(server, monkeypatch):
+@gated({"retention": "ring", "slices": 3, "period": "1d"})
+async def test_each_command_and_max_age_has_a_queue(news, gate):
     """Neither ``contains`` nor another ``max_age`` waits for an insert, nor do ``insert_many`` and ``retry=``."""
-    create(server, retention="ring", slices=3, period="1d")
-
-    async def test(news, gate):
-        calls = [
-            news.insert("a"),
-            news.insert("b", max_age=1),
-            news.insert("c", max_age=2),
-            news.contains("d"),
-            news.contains("e", max_age=1),
-            news.insert_many(["f"]),
-        ]
-        tasks = [asyncio.create_task(call) for call in calls]
-        await settle()
-        held = [await gate.pipeline() for _ in calls]
-        waiting = asked(lambda item: news.contains(item, max_age=1), "g", "h")
-        await settle()
-        assert gate.is_empty
-        for each in held:
-            each.go()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks) == [True, True, True, False, False, [True]]
-        assert await asyncio.gather(*waiting) == [False, False]
-        assert gate.passed[-1] == [2]
-
-    gated(server, monkeypatch, test)
+    calls = [
+        news.insert("a"),
+        news.insert("b", max_age=1),
+        news.insert("c", max_age=2),
+        news.contains("d"),
+        news.contains("e", max_age=1),
+        news.insert_many(["f"]),
+    ]
+    tasks = [asyncio.create_task(call) for call in calls]
+    await settle()
+    held = [await gate.pipeline() for _ in calls]
+    waiting = asked(lambda item: news.contains(item, max_age=1), "g", "h")
+    await settle()
+    assert gate.is_empty
+    for each in held:
+        each.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks) == [True, True, True, False, False, [True]]
+    assert await asyncio.gather(*waiting) == [False, False]
+    assert gate.passed[-1] == [2]
 
 
-def test_cancelled_before_the_sending(server, monkeypatch):
+@gated()
+async def test_cancelled_before_the_sending(news, gate):
     """The item leaves the queue: it is not sent, and nothing is unresolved. If all do so, nothing is sent."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        tasks = asked(news.insert, "a", "b", "c")
-        await settle()
-        tasks[1].cancel()
-        head.go()
-        pipeline = await gate.pipeline()
-        assert pipeline.counts == [2]
-        gone = asked(news.insert, "d", "e")
-        await settle()
-        for task in gone:
-            task.cancel()
-        pipeline.go()
-        assert await asyncio.gather(leader, tasks[0], tasks[2]) == [True, True, True]
-        await settle()
-        assert gate.passed == [[1], [2]]
-        gate.shut = False
-        assert await news.ages(["b", "d", "e"]) == [0, 0, 0]
-        assert news.unresolved == []
-
-    gated(server, monkeypatch, test)
+    leader, head = await sent_alone(news.insert, gate)
+    tasks = asked(news.insert, "a", "b", "c")
+    await settle()
+    tasks[1].cancel()
+    head.go()
+    pipeline = await gate.pipeline()
+    assert pipeline.counts == [2]
+    gone = asked(news.insert, "d", "e")
+    await settle()
+    for task in gone:
+        task.cancel()
+    pipeline.go()
+    assert await asyncio.gather(leader, tasks[0], tasks[2]) == [True, True, True]
+    await settle()
+    assert gate.passed == [[1], [2]]
+    gate.shut = False
+    assert await news.ages(["b", "d", "e"]) == [0, 0, 0]
+    assert news.unresolved == []
 
 
-def test_cancelled_after_the_sending(server, monkeypatch):
+@gated()
+async def test_cancelled_after_the_sending(news, gate):
     """Nobody else's call stops. An answer "new" is in ``unresolved``, "seen" is not; ``retry=`` sends nothing."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "b", "leader", "c")
-        for task in tasks[1:3]:
-            task.cancel()
-        await asyncio.wait(tasks[1:3])
-        assert [error.items for error in news.unresolved] == [["b"], ["leader"]]
-        pipeline.go()
-        assert (await tasks[0], await tasks[3]) == (True, True)
-        (lost,) = news.unresolved
-        assert (lost.items, lost.answers) == (["b"], [True])
-        assert await news.insert("b", retry=lost) is True
-        assert news.unresolved == []
-        assert gate.passed == [[1], [4]]
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, "a", "b", "leader", "c")
+    for task in tasks[1:3]:
+        task.cancel()
+    await asyncio.wait(tasks[1:3])
+    assert [error.items for error in news.unresolved] == [["b"], ["leader"]]
+    pipeline.go()
+    assert (await tasks[0], await tasks[3]) == (True, True)
+    (lost,) = news.unresolved
+    assert (lost.items, lost.answers) == (["b"], [True])
+    assert await news.insert("b", retry=lost) is True
+    assert news.unresolved == []
+    assert gate.passed == [[1], [4]]
 
 
-def test_cancelled_as_the_answer_arrives(server, monkeypatch):
+@gated()
+async def test_cancelled_as_the_answer_arrives(news, gate):
     """An answer that has arrived, but not in the task, is not lost."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "leader")
-        tasks.append(asyncio.create_task(news.insert("later")))
-        pipeline.go()
-        while not is_told(tasks[0]):
-            await asyncio.sleep(0)
-        for task in tasks[:2]:
-            assert not task.done()
-            task.cancel()
-        await asyncio.wait(tasks[:2])
-        (lost,) = news.unresolved
-        assert (lost.items, lost.answers) == (["a"], [True])
-        (await gate.pipeline()).go()
-        assert await tasks[2] is True
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, "a", "leader")
+    tasks.append(asyncio.create_task(news.insert("later")))
+    pipeline.go()
+    while not is_told(tasks[0]):
+        await asyncio.sleep(0)
+    for task in tasks[:2]:
+        assert not task.done()
+        task.cancel()
+    await asyncio.wait(tasks[:2])
+    (lost,) = news.unresolved
+    assert (lost.items, lost.answers) == (["a"], [True])
+    (await gate.pipeline()).go()
+    assert await tasks[2] is True
 
 
-def test_asked_again_while_it_is_under_way(server, monkeypatch):
+@gated()
+async def test_asked_again_while_it_is_under_way(news, gate):
     """``retry=`` for a cancelled call waits for the call that is under way, and sends nothing of its own."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "b")
-        tasks[0].cancel()
-        await asyncio.wait(tasks[:1])
-        (lost,) = news.unresolved
-        again = asyncio.create_task(news.insert_many(["a"], retry=lost))
-        await settle()
-        assert gate.is_empty
-        pipeline.go()
-        assert await again == [True]
-        assert await tasks[1] is True
-        assert news.unresolved == []
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, "a", "b")
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
+    (lost,) = news.unresolved
+    again = asyncio.create_task(news.insert_many(["a"], retry=lost))
+    await settle()
+    assert gate.is_empty
+    pipeline.go()
+    assert await again == [True]
+    assert await tasks[1] is True
+    assert news.unresolved == []
 
 
-def test_the_leader_is_cancelled(server, monkeypatch):
+@gated()
+async def test_the_leader_is_cancelled(news, gate):
     """Those behind it go on; its own call is unresolved."""
-    create(server)
-
-    async def test(news, gate):
-        leader = asyncio.create_task(news.insert("leader"))
-        await gate.pipeline()
-        tasks = asked(news.insert, "a", "b")
-        await settle()
-        leader.cancel()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks) == [True, True]
-        (lost,) = news.unresolved
-        gate.shut = False
-        assert await news.insert("leader", retry=lost) is True
-
-    gated(server, monkeypatch, test)
+    leader = asyncio.create_task(news.insert("leader"))
+    await gate.pipeline()
+    tasks = asked(news.insert, "a", "b")
+    await settle()
+    leader.cancel()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks) == [True, True]
+    (lost,) = news.unresolved
+    gate.shut = False
+    assert await news.insert("leader", retry=lost) is True
 
 
-def test_each_answer_lost_is_its_callers_own(server, monkeypatch):
+@gated(timeouts=QUICK)
+async def test_each_answer_lost_is_its_callers_own(news, gate):
     """It has the caller's item alone. All callers may ask again at once, by any method; each is told as at first."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "leader", "b", "a")
-        errors = await all_lost(gate, tasks, pipeline)
-        assert [(type(e), e.items, e.answers) for e in errors] == [
-            (AnswerLost, [item], [None]) for item in ("a", "leader", "b", "a")
-        ]
-        assert len({id(error) for error in errors}) == 4
-        assert news.unresolved == []
-        with pytest.raises(ValueError, match="same items"):
-            await news.insert("b", retry=errors[0])
-        gate.passed.clear()
-        again = [
-            asyncio.create_task(news.insert("a", retry=errors[0])),
-            asyncio.create_task(news.unique(["leader"], retry=errors[1])),
-            asyncio.create_task(news.insert_many(["b"], retry=errors[2])),
-            asyncio.create_task(news.insert_ages(["a"], retry=copy.copy(errors[3]))),
-        ]
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*again) == [True, [], [True], [1]]
-        assert gate.passed == [[4]]
-        assert await news.insert("a", retry=errors[0]) is True  # as of any error
-        assert gate.passed == [[4]]
-        gate.shut = False
-        assert await news.insert_many(["a", "b"]) == [False, False]
-
-    gated(server, monkeypatch, test, timeouts=QUICK)
+    tasks, pipeline = await behind(news, gate, "a", "leader", "b", "a")
+    errors = await all_lost(gate, tasks, pipeline)
+    assert [(type(e), e.items, e.answers) for e in errors] == [
+        (AnswerLost, [item], [None]) for item in ("a", "leader", "b", "a")
+    ]
+    assert len({id(error) for error in errors}) == 4
+    assert news.unresolved == []
+    with pytest.raises(ValueError, match="same items"):
+        await news.insert("b", retry=errors[0])
+    gate.passed.clear()
+    again = [
+        asyncio.create_task(news.insert("a", retry=errors[0])),
+        asyncio.create_task(news.unique(["leader"], retry=errors[1])),
+        asyncio.create_task(news.insert_many(["b"], retry=errors[2])),
+        asyncio.create_task(news.insert_ages(["a"], retry=copy.copy(errors[3]))),
+    ]
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*again) == [True, [], [True], [1]]
+    assert gate.passed == [[4]]
+    assert await news.insert("a", retry=errors[0]) is True  # as of any error
+    assert gate.passed == [[4]]
+    gate.shut = False
+    assert await news.insert_many(["a", "b"]) == [False, False]
 
 
 def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
@@ -362,160 +338,136 @@ def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
         asked = (news.insert(*each.items, retry=each) for each in errors)
         return asyncio.gather(*asked, return_exceptions=True)
 
-    gated(bloom, monkeypatch, test, timeouts=QUICK)
+    through_a_gate(bloom, monkeypatch, test, timeouts=QUICK)
 
 
-def test_a_retry_whose_caller_is_cancelled(server, monkeypatch):
+@gated(timeouts=QUICK)
+async def test_a_retry_whose_caller_is_cancelled(news, gate):
     """The others that ask again for answers of the same call get them; the cancelled one's is unresolved."""
-    create(server)
-
-    async def test(news, gate):
-        errors = await all_lost(gate, *await behind(news, gate, *"abc"))
-        again = [asyncio.create_task(news.insert(item, retry=error)) for item, error in zip("abc", errors, strict=True)]
-        pipeline = await gate.pipeline()
-        again[1].cancel()
-        pipeline.go()
-        assert (await again[0], await again[2]) == (True, True)
-        (lost,) = news.unresolved
-        assert (lost.items, lost.answers) == (["b"], [True])
-        assert await news.insert("b", retry=lost) is True
-        assert news.unresolved == []
-
-    gated(server, monkeypatch, test, timeouts=QUICK)
+    errors = await all_lost(gate, *await behind(news, gate, *"abc"))
+    again = [asyncio.create_task(news.insert(item, retry=error)) for item, error in zip("abc", errors, strict=True)]
+    pipeline = await gate.pipeline()
+    again[1].cancel()
+    pipeline.go()
+    assert (await again[0], await again[2]) == (True, True)
+    (lost,) = news.unresolved
+    assert (lost.items, lost.answers) == (["b"], [True])
+    assert await news.insert("b", retry=lost) is True
+    assert news.unresolved == []
 
 
 @pytest.mark.slow
-def test_time_counts_from_the_queuing(server, monkeypatch):
+@gated(timeouts=LATER)
+async def test_time_counts_from_the_queuing(news, gate):
     """A call that has waited for ``total`` fails, certainly not sent. ``retry=`` sends it."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        early = asyncio.create_task(news.insert("early"))
-        await asyncio.sleep(1)
-        late = asyncio.create_task(news.insert("late"))
-        with pytest.raises(ServerUnavailable, match=r"not sent, because .* 1\.5 s") as caught:
-            await early
-        assert type(caught.value) is ServerUnavailable
-        assert not late.done()
-        head.go()
-        assert await leader is True
-        (await gate.pipeline()).go()
-        assert await late is True
-        assert gate.passed == [[1], [1]]
-        gate.shut = False
-        assert await news.contains("early") is False
-        assert await news.insert("early", retry=caught.value) is True
-
-    gated(server, monkeypatch, test, timeouts=LATER)
+    leader, head = await sent_alone(news.insert, gate)
+    early = asyncio.create_task(news.insert("early"))
+    await asyncio.sleep(1)
+    late = asyncio.create_task(news.insert("late"))
+    with pytest.raises(ServerUnavailable, match=r"not sent, because .* 1\.5 s") as caught:
+        await early
+    assert type(caught.value) is ServerUnavailable
+    assert not late.done()
+    head.go()
+    assert await leader is True
+    (await gate.pipeline()).go()
+    assert await late is True
+    assert gate.passed == [[1], [1]]
+    gate.shut = False
+    assert await news.contains("early") is False
+    assert await news.insert("early", retry=caught.value) is True
 
 
 @pytest.mark.slow
-def test_callers_of_one_call_end_at_their_own_time(server, monkeypatch):
+@gated(timeouts=LATER)
+async def test_callers_of_one_call_end_at_their_own_time(news, gate):
     """If replies are lost, who has waited for ``total`` is told; the others, who asked later, wait on."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        early = asyncio.create_task(news.insert("early"))
-        await asyncio.sleep(1)
-        late = asyncio.create_task(news.insert("late"))
-        await settle()
-        head.go()
-        pipeline = await gate.pipeline()
-        assert pipeline.counts == [2]
-        await asyncio.sleep(0.6)
-        pipeline.lose()
-        with pytest.raises(AnswerLost) as caught:
-            await early
-        pipeline = await gate.pipeline()
-        again = asyncio.create_task(news.insert("early", retry=caught.value))
-        pipeline.go()
-        assert (await leader, await late, await again) == (True, True, True)
-        assert gate.passed == [[1], [2], [2]]
-
-    gated(server, monkeypatch, test, timeouts=LATER)
+    leader, head = await sent_alone(news.insert, gate)
+    early = asyncio.create_task(news.insert("early"))
+    await asyncio.sleep(1)
+    late = asyncio.create_task(news.insert("late"))
+    await settle()
+    head.go()
+    pipeline = await gate.pipeline()
+    assert pipeline.counts == [2]
+    await asyncio.sleep(0.6)
+    pipeline.lose()
+    with pytest.raises(AnswerLost) as caught:
+        await early
+    pipeline = await gate.pipeline()
+    again = asyncio.create_task(news.insert("early", retry=caught.value))
+    pipeline.go()
+    assert (await leader, await late, await again) == (True, True, True)
+    assert gate.passed == [[1], [2], [2]]
 
 
 @pytest.mark.slow
-def test_an_item_that_was_never_sent_leaves_its_call(server, monkeypatch):
+@gated(timeouts=LATER)
+async def test_an_item_that_was_never_sent_leaves_its_call(news, gate):
     """Without a connection, who has waited for ``total`` is told that nothing was sent; the others go on without it."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        tasks = asked(news.insert, "early", "gone")
-        await asyncio.sleep(1)
-        late = asyncio.create_task(news.insert("late"))
-        await settle()
-        head.go()
-        pipeline = await gate.pipeline()
-        assert pipeline.counts == [3]
-        tasks[1].cancel()
-        await asyncio.sleep(0.6)
-        pipeline.refuse()
-        with pytest.raises(ServerUnavailable) as caught:
-            await tasks[0]
-        assert type(caught.value) is ServerUnavailable
-        pipeline = await gate.pipeline()
-        assert pipeline.counts == [1]
-        pipeline.go()
-        assert (await leader, await late) == (True, True)
-        gate.shut = False
-        assert await news.ages(["early", "gone"]) == [0, 0]
-        assert await news.insert("early", retry=caught.value) is True
-
-    gated(server, monkeypatch, test, timeouts=LATER)
+    leader, head = await sent_alone(news.insert, gate)
+    tasks = asked(news.insert, "early", "gone")
+    await asyncio.sleep(1)
+    late = asyncio.create_task(news.insert("late"))
+    await settle()
+    head.go()
+    pipeline = await gate.pipeline()
+    assert pipeline.counts == [3]
+    tasks[1].cancel()
+    await asyncio.sleep(0.6)
+    pipeline.refuse()
+    with pytest.raises(ServerUnavailable) as caught:
+        await tasks[0]
+    assert type(caught.value) is ServerUnavailable
+    pipeline = await gate.pipeline()
+    assert pipeline.counts == [1]
+    pipeline.go()
+    assert (await leader, await late) == (True, True)
+    gate.shut = False
+    assert await news.ages(["early", "gone"]) == [0, 0]
+    assert await news.insert("early", retry=caught.value) is True
 
 
-def test_a_shard_that_is_away_holds_up_no_other(server, monkeypatch):
+@gated({"shards": 4})
+async def test_a_shard_that_is_away_holds_up_no_other(news, gate):
     """Callers of the other shards have their answers at the first attempt, and ask on; its own wait for it."""
-    create(server, shards=4)
-
-    async def test(news, gate):
-        items = [f"u{n}" for n in range(40)]
-        tasks, pipeline = await behind(news, gate, *items)
-        assert len(pipeline.counts) == 4
-        pipeline.lose(2)
-        repeated = await gate.pipeline()
-        assert repeated.counts == [pipeline.counts[2]]
-        await settle()
-        left = [task for task in tasks if not task.done()]
-        assert len(left) == pipeline.counts[2]
-        more = asked(news.insert, *(f"v{n}" for n in range(40)))
-        await settle()
-        (await gate.pipeline()).go()  # the first of another shard
-        (await gate.pipeline()).go()  # all others of other shards
-        await settle()
-        await asyncio.wait([task for task in more if not task.done()], timeout=0.1)
-        held = [task for task in more if not task.done()]
-        assert 0 < len(held) < 40
-        repeated.go()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks, *more) == [True] * 80
-
-    gated(server, monkeypatch, test)
+    items = [f"u{n}" for n in range(40)]
+    tasks, pipeline = await behind(news, gate, *items)
+    assert len(pipeline.counts) == 4
+    pipeline.lose(2)
+    repeated = await gate.pipeline()
+    assert repeated.counts == [pipeline.counts[2]]
+    await settle()
+    left = [task for task in tasks if not task.done()]
+    assert len(left) == pipeline.counts[2]
+    more = asked(news.insert, *(f"v{n}" for n in range(40)))
+    await settle()
+    (await gate.pipeline()).go()  # the first of another shard
+    (await gate.pipeline()).go()  # all others of other shards
+    await settle()
+    await asyncio.wait([task for task in more if not task.done()], timeout=0.1)
+    held = [task for task in more if not task.done()]
+    assert 0 < len(held) < 40
+    repeated.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks, *more) == [True] * 80
 
 
-def test_closing_sends_what_waits(server, monkeypatch):
+@gated()
+async def test_closing_sends_what_waits(news, gate):
     """All that was asked before is answered; later calls are refused."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        tasks = asked(news.insert, "a", "b")
-        await settle()
-        closing = asyncio.create_task(news.close())
-        await settle()
-        with pytest.raises(ValueError, match="closed"):
-            await news.insert("c")
-        head.go()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks) == [True, True]
-        await closing
-        assert await leader is True
-
-    gated(server, monkeypatch, test)
+    leader, head = await sent_alone(news.insert, gate)
+    tasks = asked(news.insert, "a", "b")
+    await settle()
+    closing = asyncio.create_task(news.close())
+    await settle()
+    with pytest.raises(ValueError, match="closed"):
+        await news.insert("c")
+    head.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks) == [True, True]
+    await closing
+    assert await leader is True
 
 
 def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
@@ -541,7 +493,7 @@ def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
                 "a connection was opened after the end",
             )
 
-    gated(server, monkeypatch, test)
+    through_a_gate(server, monkeypatch, test)
 
 
 def test_closing_fails_what_cannot_be_sent(make_server):
@@ -588,25 +540,21 @@ def test_the_end_of_the_loop(server, monkeypatch):
     asyncio.run(after())
 
 
-def test_the_own_task_is_cancelled(server, monkeypatch):
+@gated()
+async def test_the_own_task_is_cancelled(news, gate):
     """Callers whose call was under way hear AnswerLost, and retry= gets the answers; those that waited are sent."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, _ = await behind(news, gate, "a", "b")
-        tasks += asked(news.insert, "c")
-        await settle()
-        (own,) = asyncio.all_tasks() - {asyncio.current_task(), *tasks}
-        own.cancel()
-        (await gate.pipeline()).go()
-        assert await tasks[2] is True
-        errors = await asyncio.gather(*tasks[:2], return_exceptions=True)
-        assert [(type(error), error.items) for error in errors] == [(AnswerLost, ["a"]), (AnswerLost, ["b"])]
-        again = [asyncio.create_task(news.insert(*error.items, retry=error)) for error in errors]
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*again) == [True, True]
-
-    gated(server, monkeypatch, test)
+    tasks, _ = await behind(news, gate, "a", "b")
+    tasks += asked(news.insert, "c")
+    await settle()
+    (own,) = asyncio.all_tasks() - {asyncio.current_task(), *tasks}
+    own.cancel()
+    (await gate.pipeline()).go()
+    assert await tasks[2] is True
+    errors = await asyncio.gather(*tasks[:2], return_exceptions=True)
+    assert [(type(error), error.items) for error in errors] == [(AnswerLost, ["a"]), (AnswerLost, ["b"])]
+    again = [asyncio.create_task(news.insert(*error.items, retry=error)) for error in errors]
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*again) == [True, True]
 
 
 def own_tasks(name: str) -> list[asyncio.Task]:
@@ -637,45 +585,37 @@ def test_an_own_task_is_cancelled_at_any_moment(server, monkeypatch, passes):
         assert [each for each in [*ended, *again] if each not in errors] == [True, True]
         assert await leader is await news.insert("later") is True
 
-    gated(server, monkeypatch, test)
+    through_a_gate(server, monkeypatch, test)
 
 
-def test_an_own_task_that_asks_again_is_cancelled(server, monkeypatch):
+@gated(timeouts=QUICK)
+async def test_an_own_task_that_asks_again_is_cancelled(news, gate):
     """The caller that passed ``retry=`` hears AnswerLost, and can ask again."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "b")
-        lost, _ = await all_lost(gate, tasks, pipeline)
-        again = asyncio.create_task(news.insert("a", retry=lost))
-        while not (own := own_tasks("._repeat")):
-            await asyncio.sleep(0)
-        own[0].cancel()
-        (error,) = await asyncio.wait_for(asyncio.gather(again, return_exceptions=True), 10)
-        assert (type(error), error.items) == (AnswerLost, ["a"])
-        gate.open()
-        assert await news.insert("a", retry=error) is True
-
-    gated(server, monkeypatch, test, timeouts=QUICK)
+    tasks, pipeline = await behind(news, gate, "a", "b")
+    lost, _ = await all_lost(gate, tasks, pipeline)
+    again = asyncio.create_task(news.insert("a", retry=lost))
+    while not (own := own_tasks("._repeat")):
+        await asyncio.sleep(0)
+    own[0].cancel()
+    (error,) = await asyncio.wait_for(asyncio.gather(again, return_exceptions=True), 10)
+    assert (type(error), error.items) == (AnswerLost, ["a"])
+    gate.open()
+    assert await news.insert("a", retry=error) is True
 
 
-def test_asked_again_while_the_first_attempt_is_under_way(server, monkeypatch):
+@gated(timeouts=QUICK)
+async def test_asked_again_while_the_first_attempt_is_under_way(news, gate):
     """The caller waits for the end of that attempt; if it fails, the caller hears the error of its own call."""
-    create(server)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, "a", "b")
-        tasks[0].cancel()
-        await settle()
-        (lost,) = news.unresolved
-        again = asyncio.create_task(news.insert("a", retry=lost))
-        mine, other = await all_lost(gate, [again, tasks[1]], pipeline)
-        assert [type(mine), mine.items, type(other), other.items] == [AnswerLost, ["a"], AnswerLost, ["b"]]
-        assert "gave up" in str(mine)
-        gate.open()
-        assert await news.insert("a", retry=mine) is await news.insert("b", retry=other) is True
-
-    gated(server, monkeypatch, test, timeouts=QUICK)
+    tasks, pipeline = await behind(news, gate, "a", "b")
+    tasks[0].cancel()
+    await settle()
+    (lost,) = news.unresolved
+    again = asyncio.create_task(news.insert("a", retry=lost))
+    mine, other = await all_lost(gate, [again, tasks[1]], pipeline)
+    assert [type(mine), mine.items, type(other), other.items] == [AnswerLost, ["a"], AnswerLost, ["b"]]
+    assert "gave up" in str(mine)
+    gate.open()
+    assert await news.insert("a", retry=mine) is await news.insert("b", retry=other) is True
 
 
 def test_errors_of_the_filter(server):
@@ -697,22 +637,18 @@ def test_errors_of_the_filter(server):
     asyncio.run(run(ConfigMismatch))
 
 
-def test_a_lost_slice_is_its_shards_alone(server, monkeypatch):
+@gated({"shards": 4})
+async def test_a_lost_slice_is_its_shards_alone(news, gate, server):
     """Callers whose shard lost its bitmap hear SliceLost; all others have their answers."""
-    create(server, shards=4)
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
-        with server.client() as admin:
-            admin.delete(min(admin.scan_iter("*:today")))
-        gate.shut = False
-        pipeline.go()
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        lost = [each for each in answers if isinstance(each, SliceLost)]
-        assert 0 < len(lost) == min(pipeline.counts, key=lambda count: abs(count - len(lost)))
-        assert answers.count(False) == 40 - len(lost)
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
+    with server.client() as admin:
+        admin.delete(min(admin.scan_iter("*:today")))
+    gate.shut = False
+    pipeline.go()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    lost = [each for each in answers if isinstance(each, SliceLost)]
+    assert 0 < len(lost) == min(pipeline.counts, key=lambda count: abs(count - len(lost)))
+    assert answers.count(False) == 40 - len(lost)
 
 
 def test_growing(server):
@@ -788,26 +724,22 @@ def test_a_refused_caller_that_does_not_come_back(make_server, monkeypatch):
         assert await news.insert("b", retry=lost) is True
         assert news.unresolved == []
 
-    gated(server, monkeypatch, test)
+    through_a_gate(server, monkeypatch, test)
 
 
-def test_time_passes(server, monkeypatch):
+@gated({"retention": "ring", "slices": 3, "period": "1d"})
+async def test_time_passes(news, gate, server):
     """Calls that were sent together turn a ring whose period is over, after they have told their callers."""
-    create(server, retention="ring", slices=3, period="1d")
-
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, *"abc")
-        opened = int(server.ask("hget", "urifilter:{news:0}:meta", "opened"))
-        server.ask("hset", "urifilter:{news:0}:meta", "opened", opened - 129_600_000)
-        news._session.rotation_timer.check_in(0)
-        gate.shut = False
-        pipeline.go()
-        assert await asyncio.gather(*tasks) == [True] * 3
-        await news.close()
-        with UriFilter.open("news", redis=server.url) as other:
-            assert other.epoch() == 1
-
-    gated(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, *"abc")
+    opened = int(server.ask("hget", "urifilter:{news:0}:meta", "opened"))
+    server.ask("hset", "urifilter:{news:0}:meta", "opened", opened - 129_600_000)
+    news._session.rotation_timer.check_in(0)
+    gate.shut = False
+    pipeline.go()
+    assert await asyncio.gather(*tasks) == [True] * 3
+    await news.close()
+    with UriFilter.open("news", redis=server.url) as other:
+        assert other.epoch() == 1
 
 
 def test_two_loops_at_once(server):
@@ -866,7 +798,7 @@ def test_a_forked_child(server, monkeypatch):
     async def ask(news):
         return await asyncio.gather(*asked(news.insert, *range(20))), news.unresolved
 
-    gated(server, monkeypatch, test)
+    through_a_gate(server, monkeypatch, test)
 
 
 def test_copies(server, monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from support.recovering import CALLS, COMMANDS, ITEMS, each_of
+import pytest
+from support.recovering import CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
 from support.shard_keys import shard_key
+
+from urifilter_redis.bloom.digest import shards_of
 
 
 def answered(error) -> list[str]:
@@ -52,18 +55,34 @@ def test_what_a_claim_has_ended_is_in_flight_no_more_and_the_rest_is_until_the_r
     assert client.mine.held == []
 
 
+@pytest.fixture(params=KINDS)
+def whole(request, any_server, service, news):
+    """Each client; one of the service asks for all items in one request."""
+    with Client(request.param, any_server, service) as made:
+        yield made
+
+
 @each_of([each for each in COMMANDS if each.command != "release"])
-def test_a_shard_without_its_bitmap_fails_alone(client, call, news, any_server):
-    call.prepare(client)
+def test_a_shard_without_its_bitmap_fails_alone(whole, call, news, any_server):
+    call.prepare(whole)
     key = shard_key("news", 1, 3, "today")
     with any_server.client() as admin:
         kept = admin.dump(key)
         admin.delete(key)
-        error = client.fail(call.of(client), ITEMS)
-        assert client.code_of(error) in {"slice_lost", "answer_lost"}
-        assert 0 < len(answered(error)) < 12
-        again = client.fail(call.of(client), ITEMS, retry=error)
+        error = whole.fail(call.of(whole), ITEMS)
+        assert whole.code_of(error) in {"slice_lost", "answer_lost"}
+        shards = shards_of(news._session.digester(ITEMS), 3)
+        assert answered(error) == [item for item, shard in zip(ITEMS, shards, strict=True) if shard != 1]
+        again = whole.fail(call.of(whole), ITEMS, retry=error)
         assert answered(again) == answered(error)
         admin.restore(key, 0, kept)
-    assert call.of(client)(ITEMS, retry=again) == call.told(ITEMS)
-    assert call.of(client)(ITEMS) == call.again(ITEMS)
+    assert call.of(whole)(ITEMS, retry=again) == call.told(ITEMS)
+    assert call.of(whole)(ITEMS) == call.again(ITEMS)
+
+
+@pytest.mark.parametrize("client", SDKS, indirect=True)
+def test_a_request_that_is_refused_leaves_the_answers_of_those_before_it_and_has_the_calls_indices(client):
+    error = client.fail(client.news.insert_many, [*ITEMS, "short", "x" * 70_000])
+    assert (client.code_of(error), error.indices) == ("item_too_long", [13])
+    assert error.answers == [True] * 12 + [None] * 2
+    assert client.news.contains_many([*ITEMS, "short"]) == [True] * 12 + [False]
