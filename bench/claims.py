@@ -1,10 +1,10 @@
-"""Measure the scripts of claims: ``python bench/claims.py [--before CHECKOUT] [--server redis valkey] [--in-hand N]``.
+"""Measure the scripts of claims: ``python bench/claims.py [--before CHECKOUT] [--server NAME …] [--in-flight N]``.
 
 All figures are server time, of INFO commandstats: ``insert`` without claims, beside the script of another checkout;
-``insert`` of a filter with claims that has nothing in hand; ``claim``, ``commit``, ``release`` and ``reclaim`` of items
-of 80 bytes; ``claim`` and ``give_up`` of items that failed (the notes are full: old ones go); the longest calls;
-a million items in hand among 100 holders, of which one is dead; the beats. The ways of a row take turns in each round,
-and the table has the medians. Machines are noisy: read ratios.
+``insert`` of a filter with claims that has nothing in flight; ``claim``, ``commit``, ``release`` and ``reclaim`` of
+items of 80 bytes; ``claim`` and ``reject`` of items that failed (the dead letters are full: old ones go); long calls;
+a million items in flight among 100 holders, of which one is dead; the beats. The ways of a row take turns in each
+round, and the table has the medians. Machines are noisy: read ratios.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def side_by_side(ways: dict[str, Callable[[], float]], count: int) -> None:
 
 
 def inserts(bench: Bench, before: str | None) -> None:
-    """Time ``insert`` without claims, beside an older one, and with claims of which nothing is in hand."""
+    """Time ``insert`` without claims, beside an older one, and with claims of which nothing is in flight."""
     for count in (1, 500):
         bench.fresh(with_claims=False)
         for what in ("new", "seen"):
@@ -198,7 +198,7 @@ def of_claims(bench: Bench) -> None:
                 found["claim of what failed" if failed else "claim of it"].append(of_it)
                 reason = b"answers 500" if failed else None
                 ends = (claims.commit(bench.config, KEYS, bench.view, "-", each, holding, reason) for each in some)
-                found["give_up" if failed else "commit"].append(bench.time(*ends))
+                found["reject" if failed else "commit"].append(bench.time(*ends))
         for name, spent in found.items():
             print(f"  {name:45} {count:4} items  {statistics.median(spent) / count:7.2f} us an item")
 
@@ -219,7 +219,7 @@ def longest(bench: Bench) -> None:
             worst.setdefault(name, []).append(bench.time(call) / 1000)
 
         note("reclaim of 100 of 100 dead", claims.reclaim(bench.config.uid, KEYS, "-", one, 100))
-        note("claim of 500, of 400 dead and in hand", bench.claim(digests, two))
+        note("claim of 500, of 400 dead and in flight", bench.claim(digests, two))
         delay_holder = claims.new_delay_holder()
         call = claims.release(bench.config.uid, KEYS, "-", digests, claims.NO_HOLDER, delay_holder=delay_holder)
         note("release of 500", call)
@@ -239,14 +239,14 @@ def longest(bench: Bench) -> None:
         print(f"  {name:45} {statistics.median(spent):6.2f} ms, longest {max(spent):6.2f}")
 
 
-def many_in_hand(bench: Bench, in_hand: int) -> None:
+def many_in_flight(bench: Bench, in_flight: int) -> None:
     """Put items into the hands of 100 holders, let one die, and hand on all that it has; then time the beats."""
     bench.fresh(with_claims=True)
     holdings, before = [new_holding() for _ in range(HOLDERS)], bench.client.info("memory")["used_memory"]
-    for number in range(in_hand // claims.CLAIMS_A_CALL):
+    for number in range(in_flight // claims.CLAIMS_A_CALL):
         bench.client.execute_command(*bench.claim(bench.new(250), holdings[number % HOLDERS]).command())
     memory = bench.client.info("memory")["used_memory"] - before
-    print(f"  {in_hand:,} in hand of {HOLDERS}: {memory / in_hand:.0f} bytes an item")
+    print(f"  {in_flight:,} in flight of {HOLDERS}: {memory / in_flight:.0f} bytes an item")
     beats = [bench.time(*[claims.beat(bench.config.uid, KEYS, each)] * SHORT_CALLS) for each in holdings[::5]]
     bench.die(holdings[0])
     spent, other = [], new_holding()
@@ -264,7 +264,7 @@ def main() -> None:
     """Run all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", metavar="CHECKOUT", help="a checkout of a release before claims")
-    parser.add_argument("--in-hand", type=int, default=1_000_000)
+    parser.add_argument("--in-flight", type=int, default=1_000_000)
     parser.add_argument("--server", nargs="+", choices=["redis", "valkey"], default=["redis", "valkey"])
     options = parser.parse_args()
     for name in options.server:
@@ -274,7 +274,7 @@ def main() -> None:
             inserts(bench, options.before)
             of_claims(bench)
             longest(bench)
-            many_in_hand(bench, options.in_hand)
+            many_in_flight(bench, options.in_flight)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``claim``, ``commit``, ``release``, ``reclaim`` and ``beat``: lines that a shell has in hand; and lists of claims."""
+"""``claim``, ``commit``, ``release``, ``reclaim``, ``beat``: lines that a shell has in flight; and lists of claims."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from urifilter_redis.flows.claims import options_of_release, reason_of
 from urifilter_redis.protocol.claims import (
     NO_HOLDER,
     PARKED,
-    GivenUp,
+    DeadLetter,
     Holding,
-    InHand,
+    InFlight,
     check_delay,
     check_holder,
     check_lease,
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
     from .lines import Window
 
-__all__ = ["beat", "claim", "claims", "commit", "given_up", "reclaim", "release"]
+__all__ = ["beat", "claim", "claims", "commit", "dead_letters", "reclaim", "release"]
 
-L = TypeVar("L", InHand, GivenUp)
+L = TypeVar("L", InFlight, DeadLetter)
 
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has
 #: ended.
@@ -76,8 +76,8 @@ SHOWN = 60
 #: Characters of an item that a table shows; --json has all.
 WIDEST = 200
 
-#: The exit code of ``beat`` for a holder that has nothing in hand, and of ``reclaim`` if nobody has.
-NOTHING_IN_HAND = 1
+#: The exit code of ``beat`` for a holder that has nothing in flight, and of ``reclaim`` if nobody has.
+NOTHING_IN_FLIGHT = 1
 
 
 def holder_option(text: str) -> Decorator:
@@ -97,15 +97,15 @@ def delay_seconds(text: str) -> float:
     return check_delay(seconds(text))
 
 
-def lease_option(text: str = "How long lines stay in hand without a sign of life: 5s to 1h.") -> Decorator:
+def lease_option(text: str = "How long lines stay in flight without a sign of life: 5s to 1h.") -> Decorator:
     """Return ``--lease``, in seconds."""
     return click.option("--lease", type=lease_seconds, metavar="TIME", default=LEASE, show_default=True, help=text)
 
 
 def _hint(name: str, holder: str, lease: float) -> str:
-    """Return the text that says who has the lines of a command in hand, and how they stay there for longer."""
+    """Return the text that says who has the lines of a command in flight, and how they stay there for longer."""
     longer = "" if lease == seconds(LEASE) else f" --lease {lease:g}s"
-    return f"holder {holder}: its lines stay in hand for longer with: urifilter beat --filter {name}{longer} {holder}"
+    return f"holder {holder}: its lines stay in flight for longer with: urifilter beat --filter {name}{longer} {holder}"
 
 
 def _undoing(mine: Claims) -> Undoing:
@@ -154,25 +154,25 @@ class _Claimed(Summary):
     """The result of ``claim``: ``new`` is the number of lines that it claimed.
 
     Attributes:
-        in_hand: the number of lines that somebody had in hand, this command included.
+        in_flight: the number of lines that somebody had in flight, this command included.
         holder: the holder, 16 hex digits.
     """
 
     names: ClassVar[dict[str, str]] = {"new": "claimed"}
 
-    in_hand: int = 0
+    in_flight: int = 0
     holder: str = ""
 
     def count(self, answers: Answers) -> None:
         """Count the answers of a window of lines."""
         super().count(answers)
-        in_hand = answers.count(-1)
-        self.in_hand, self.seen = self.in_hand + in_hand, self.seen - in_hand
+        in_flight = answers.count(-1)
+        self.in_flight, self.seen = self.in_flight + in_flight, self.seen - in_flight
 
     @property
     def text(self) -> str:
         """The summary for people."""
-        counts = f"{self.new:,} claimed, {self.in_hand:,} in hand already, {self.seen:,} seen before"
+        counts = f"{self.new:,} claimed, {self.in_flight:,} in flight already, {self.seen:,} seen before"
         return f"{counted(self.lines, 'line')}: {counts} (filter {self.filter})"
 
 
@@ -182,16 +182,16 @@ class _Committed(Summary):
     names: ClassVar[dict[str, str]] = {"new": "committed"}
 
 
-class _GivenUp(Summary):
-    """The result of ``commit --give-up``: ``new`` is the number of lines that it gave up."""
+class _Rejected(Summary):
+    """The result of ``commit --reject``: ``new`` is the number of lines that it rejected."""
 
-    names: ClassVar[dict[str, str]] = {"new": "given_up", "seen": "not_in_hand"}
+    names: ClassVar[dict[str, str]] = {"new": "rejected", "seen": "not_in_flight"}
 
 
 class _Released(Summary):
     """The result of ``release``: ``seen`` is the number of lines that it gave back."""
 
-    names: ClassVar[dict[str, str]] = {"new": "not_in_hand", "seen": "released"}
+    names: ClassVar[dict[str, str]] = {"new": "not_in_flight", "seen": "released"}
 
 
 @click.command()
@@ -210,9 +210,9 @@ def claim(
     holder: str | None,
     yes: bool,
 ) -> None:
-    """Print the lines of files, or of stdin, that are neither seen nor in hand, and take them in hand.
+    """Print the lines of files, or of stdin, that are neither seen nor in flight, and claim them.
 
-    A line is in hand until `urifilter commit` makes it final, or `urifilter release` gives it back. The lease begins
+    A line is in flight until `urifilter commit` makes it final, or `urifilter release` gives it back. The lease begins
     anew while this command runs, and with each `urifilter beat`. A line whose lease is over is for `urifilter reclaim`.
 
     \b
@@ -238,10 +238,10 @@ def claim(
 @click.command()
 @lines_command
 @click.option(
-    "--give-up", metavar="REASON", help="Note why each line fails for ever; `given-up` lists it. With --holder."
+    "--reject", metavar="REASON", help="Note why each line fails for ever; `dead-letters` lists it. With --holder."
 )
-@holder_option("With --give-up: give up only lines that this holder has in hand.")
-@lease_option("With --holder: how long its other lines stay in hand from now.")
+@holder_option("With --reject: reject only lines that this holder has in flight.")
+@lease_option("With --holder: how long its other lines stay in flight from now.")
 @pass_shared
 def commit(
     options: Shared,
@@ -249,25 +249,25 @@ def commit(
     files: tuple[str, ...],
     *,
     quiet: bool,
-    give_up: str | None,
+    reject: str | None,
     holder: str | None,
     lease: float,
 ) -> None:
-    """Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.
+    """Make the lines of files, or of stdin, final, whoever has them in flight: they are seen from now on.
 
     \b
     Example:
       urifilter commit --filter news fetched.txt
-      urifilter commit --filter news --holder 1f0c4a2b9d3e5f60 --give-up "answers 404" failed.txt
+      urifilter commit --filter news --holder 1f0c4a2b9d3e5f60 --reject "answers 404" failed.txt
     """
-    if (give_up is None) != (holder is None):
-        raise click.UsageError("--give-up and --holder go together: only what a holder has in hand is given up")
+    if (reject is None) != (holder is None):
+        raise click.UsageError("--reject and --holder go together: only what a holder has in flight is rejected")
     holding, reason = NO_HOLDER, None
     summary: Summary = _Committed(name)
     text = "{new:,} final now, {seen:,} were before (filter {filter})"
-    if holder is not None and give_up is not None:
-        holding, reason = Holding(holder, round(lease * 1000)), reason_of(give_up)
-        summary, text = _GivenUp(name), "{new:,} given up, {seen:,} were not in hand (filter {filter})"
+    if holder is not None and reject is not None:
+        holding, reason = Holding(holder, round(lease * 1000)), reason_of(reject)
+        summary, text = _Rejected(name), "{new:,} rejected, {seen:,} were not in flight (filter {filter})"
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
         return ClaimOptions(holding, reason=reason)
@@ -279,8 +279,8 @@ def commit(
 @lines_command
 @click.option("--delay", type=delay_seconds, metavar="TIME", help="Offer them later: 1s to 7d.")
 @click.option("--failed", is_flag=True, help="Count a failure of each line, for a crawler that gives up after some.")
-@holder_option("Give back only lines that this holder has in hand; by default those that anybody has.")
-@lease_option("With --holder: how long its other lines stay in hand from now.")
+@holder_option("Give back only lines that this holder has in flight; by default those that anybody has.")
+@lease_option("With --holder: how long its other lines stay in flight from now.")
 @pass_shared
 def release(
     options: Shared,
@@ -293,13 +293,13 @@ def release(
     holder: str | None,
     lease: float,
 ) -> None:
-    """Give back the lines of files, or of stdin, that are in hand: `urifilter reclaim` offers them again.
+    """Give back the lines of files, or of stdin, that are in flight: `urifilter reclaim` offers them again.
 
     \b
     Example:
       urifilter release --filter news --failed --delay 30s failed.txt
     """
-    text = "{seen:,} given back, {new:,} were not in hand (filter {filter})"
+    text = "{seen:,} given back, {new:,} were not in flight (filter {filter})"
     holding = NO_HOLDER if holder is None else Holding(holder, round(lease * 1000))
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
@@ -313,7 +313,7 @@ def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
 
 
 def _keepable(summary: Summary, window: Window) -> Window:
-    """Return the lines that a filter can keep while they are in hand; report the others."""
+    """Return the lines that a filter can keep while they are in flight; report the others."""
     if max(map(len, window)) <= MOST_BYTES:
         return window
     for item in window:
@@ -338,11 +338,11 @@ def _keepable(summary: Summary, window: Window) -> Window:
 def reclaim(
     options: Shared, name: str, *, quiet: bool, limit: int, within: float | None, lease: float, holder: str | None
 ) -> None:
-    """Print lines whose lease is over, or that were released and are due, and take them in hand.
+    """Print lines whose lease is over, or that were released and are due, and claim them.
 
     Items that are no lines are printed only with --json, as an object a line, with their payload, failures and lapses.
 
-    Exits with 0 if it printed any, with 3 if nothing is due yet, with 1 if nobody has anything in hand, with 2 on
+    Exits with 0 if it printed any, with 3 if nothing is due yet, with 1 if nobody has anything in flight, with 2 on
     errors.
 
     \b
@@ -371,31 +371,31 @@ def reclaim(
                 say(_summary(about, left, as_json=options.json))
             waits = left if within is None or not left else mine.outstanding(within)
     if left is not None:
-        raise click.exceptions.Exit(NOTHING_DUE if waits else NOTHING_IN_HAND)
+        raise click.exceptions.Exit(NOTHING_DUE if waits else NOTHING_IN_FLIGHT)
 
 
 @click.command()
 @click.argument("holder", type=option_type(check_holder))
 @filter_command
-@lease_option("How long its lines stay in hand from now, without another sign of life: 5s to 1h.")
+@lease_option("How long its lines stay in flight from now, without another sign of life: 5s to 1h.")
 @pass_shared
 def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) -> None:
-    """Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in hand.
+    """Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in flight.
 
-    Exits with 0 if it has anything in hand, with 1 if it has nothing, with 2 on errors.
+    Exits with 0 if it has anything in flight, with 1 if it has nothing, with 2 on errors.
 
     \b
     Example:
       urifilter beat --filter news 1f0c4a2b9d3e5f60
     """
     with open_filter(options, name, make=False) as news:
-        in_hand = news.beat(holder, lease)
+        in_flight = news.beat(holder, lease)
     if options.json:
-        print_json({"filter": name, "holder": holder, "in_hand": in_hand, "lease": lease})
+        print_json({"filter": name, "holder": holder, "in_flight": in_flight, "lease": lease})
     elif not quiet:
-        click.echo(f"{counted(in_hand, 'item')} in hand (filter {name})")
-    if not in_hand:
-        raise click.exceptions.Exit(NOTHING_IN_HAND)
+        click.echo(f"{counted(in_flight, 'item')} in flight (filter {name})")
+    if not in_flight:
+        raise click.exceptions.Exit(NOTHING_IN_FLIGHT)
 
 
 @click.command()
@@ -404,54 +404,54 @@ def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) 
 @shared
 @pass_shared
 def claims(options: Shared, name: str, limit: int) -> None:
-    """List what is in hand in a filter: the item, its holder, failures, lapses, and the seconds of its lease.
+    """List what is in flight in a filter: the item, its holder, failures, lapses, and the seconds of its lease.
 
     \b
     Example:
       urifilter claims news
     """
     with UriFilter.open(name, **options.filter()) as news:
-        found = news.in_hand(limit + 1)
+        found = news.in_flight(limit + 1)
 
-    def row(each: InHand) -> tuple[object, ...]:
+    def row(each: InFlight) -> tuple[object, ...]:
         return _shown(each.item), each.holder, each.failures, each.lapses, round(each.lease)
 
     head = ("item", "holder", "failures", "lapses", "lease")
-    _print_list(options, found, limit, head, row, f"nothing is in hand (filter {name})")
+    _print_list(options, found, limit, head, row, f"nothing is in flight (filter {name})")
 
 
-@click.command("given-up")
+@click.command("dead-letters")
 @click.argument("name", type=filter_name)
 @click.option("--limit", type=click.IntRange(1), help=f"The most items.  [default: {LISTED}]")
 @click.option("--retry", is_flag=True, help="Offer all of them once more, by reclaim, in place of listing them.")
 @shared
 @pass_shared
-def given_up(options: Shared, name: str, limit: int | None, *, retry: bool) -> None:
-    """List what was given up in a filter, the latest first: the time, the item, failures, lapses and the reason.
+def dead_letters(options: Shared, name: str, limit: int | None, *, retry: bool) -> None:
+    """List the dead letters in a filter, the latest first: the time, the item, failures, lapses and the reason.
 
     \b
     Example:
-      urifilter given-up news
-      urifilter given-up news --retry
+      urifilter dead-letters news
+      urifilter dead-letters news --retry
     """
     if retry and limit is not None:
         raise click.UsageError("--retry offers all items: leave out --limit")
     most = limit or LISTED
     with UriFilter.open(name, **options.filter()) as news:
         if retry:
-            count = news.retry_given_up()
+            count = news.retry_dead_letters()
             if options.json:
                 print_json({"filter": name, "offered": count})
             else:
                 click.echo(f"{counted(count, 'item')} offered once more (filter {name})")
             return
-        found = news.given_up(most + 1)
+        found = news.dead_letters(most + 1)
 
-    def row(each: GivenUp) -> tuple[object, ...]:
+    def row(each: DeadLetter) -> tuple[object, ...]:
         return moment(each.at), _shown(each.item), each.failures, each.lapses, _shown(each.reason)
 
-    head = ("given up", "item", "failures", "lapses", "reason")
-    _print_list(options, found, most, head, row, f"nothing was given up (filter {name})")
+    head = ("rejected", "item", "failures", "lapses", "reason")
+    _print_list(options, found, most, head, row, f"nothing was rejected (filter {name})")
 
 
 def _print_list(
@@ -475,7 +475,7 @@ def _print_list(
         say(f"there are more: --limit {2 * limit}")
 
 
-def _json_values(found: InHand | GivenUp) -> dict[str, Any]:
+def _json_values(found: InFlight | DeadLetter) -> dict[str, Any]:
     return {"item": _json_value(found.item), "payload": _json_value(found.payload)}
 
 
@@ -525,16 +525,16 @@ def _json_value(value: Any) -> Any:
 
 
 def _summary(about: dict[str, Any], left: Outstanding | None, *, as_json: bool) -> str:
-    """Return the summary of a reclaim; ``left`` is what others have in hand, if nothing was found."""
+    """Return the summary of a reclaim; ``left`` is what others have in flight, if nothing was found."""
     if as_json:
         others, due = (None, None) if left is None else (left.others, left.due)
         return json.dumps(about | {"others": others, "due": due})
     texts = [counted(about["lines"], "line") + " reclaimed"]
     if left is not None:
-        texts = ["nothing is due", "nobody has anything in hand"]
+        texts = ["nothing is due", "nobody has anything in flight"]
         if left:
             first = "" if left.due is None else f", the first of which may be due in {left.due:.0f} s"
-            texts[1] = f"others have {counted(left.others, 'item')} in hand{first}"
+            texts[1] = f"others have {counted(left.others, 'item')} in flight{first}"
     if about["parked"]:
         texts.append(f"{counted(about['parked'], 'item')} that only --json prints will be due in 10 minutes")
     return f"{'; '.join(texts)} (filter {about['filter']})"

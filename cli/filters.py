@@ -266,7 +266,7 @@ def info(options: Shared, name: str) -> None:
 
 
 def _claims(found: FilterInfo) -> dict[str, object]:
-    """Return the lines about what is in hand; none if nobody has claimed."""
+    """Return the lines about what is in flight; none if nobody has claimed."""
     if found.claims is None:
         return {}
     lines = {key: value for key, value in asdict(found.claims).items() if value is not None}

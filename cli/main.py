@@ -25,21 +25,21 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("archive", "Look at an archive, verify it, and clean it up."),
     "beat": (
         "claims",
-        "Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in hand.",
+        "Give a sign of life for HOLDER, which `urifilter claim` has told, and print how much it has in flight.",
     ),
     "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
     "checkpoint": ("worker", "Write the changed shards of a filter to its archive."),
     "claim": (
         "claims",
-        "Print the lines of files, or of stdin, that are neither seen nor in hand, and take them in hand.",
+        "Print the lines of files, or of stdin, that are neither seen nor in flight, and claim them.",
     ),
     "claims": (
         "claims",
-        "List what is in hand in a filter: the item, its holder, failures, lapses, and the seconds of its lease.",
+        "List what is in flight in a filter: the item, its holder, failures, lapses, and the seconds of its lease.",
     ),
     "commit": (
         "claims",
-        "Make the lines of files, or of stdin, final, whoever has them in hand: they are seen from now on.",
+        "Make the lines of files, or of stdin, final, whoever has them in flight: they are seen from now on.",
     ),
     "create": ("filters", "Make a filter; if it exists with these settings, do nothing."),
     "dedupe": ("items", "Print the lines of files, or of stdin, that have not been seen before, in their order."),
@@ -48,9 +48,9 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "drop": ("filters", "Remove a filter, its items, and its copies in the archive."),
     "fingerprint": ("plan", "Print Scrapy's fingerprint of each URL: the item of a crawl that shares a filter."),
     "forget": ("items", "Make the lines of files, or of stdin, new again."),
-    "given-up": (
+    "dead-letters": (
         "claims",
-        "List what was given up in a filter, the latest first: the time, the item, failures, lapses and the reason.",
+        "List the dead letters in a filter, the latest first: the time, the item, failures, lapses and the reason.",
     ),
     "import": ("importing", "Insert the members of a Redis set, or the lines of files or of stdin, into a filter."),
     "info": ("filters", "Show a filter's configuration and state, and each live slice, newest first."),
@@ -59,11 +59,11 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Show the cost of a filter, for every layout and several error rates."),
     "reclaim": (
         "claims",
-        "Print lines whose lease is over, or that were released and are due, and take them in hand.",
+        "Print lines whose lease is over, or that were released and are due, and claim them.",
     ),
     "release": (
         "claims",
-        "Give back the lines of files, or of stdin, that are in hand: `urifilter reclaim` offers them again.",
+        "Give back the lines of files, or of stdin, that are in flight: `urifilter reclaim` offers them again.",
     ),
     "remove": ("items", "Remove the lines of files, or of stdin, from a filter of layout counting."),
     "restore": (

@@ -2,8 +2,8 @@
 
 Each process claims the links that it finds, fetches their pages and commits them. It releases pages that would wait
 long, and an idle process takes them over, on as many machines as you like: the filter is the queue, too. A process that
-is killed is started again. The pages that it had in hand are taken over once its lease is over, so that none is lost.
-The crawl is over when nobody has a page in hand any more.
+is killed is started again. The pages that it had in flight are taken over once its lease is over, so that none is lost.
+The crawl is over when nobody has a page in flight any more.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Crawl:
                     await self.mine.release(surplus)
 
     async def next_page(self) -> str | None:
-        """Return the next page; None if nobody has one in hand any more."""
+        """Return the next page; None if nobody has one in flight any more."""
         async with self.looking:
             while not self.waiting:
                 self.waiting.extend(claim.item for claim in await self.mine.reclaim(WAITING))
@@ -65,12 +65,12 @@ class Crawl:
             return self.waiting.popleft()
 
     async def try_again(self, url: str, reason: str) -> None:
-        """Give back a page that could not be had, or give it up: ``urifilter given-up crawl`` lists these."""
+        """Give back a page that could not be had, or reject it: ``urifilter dead-letters crawl`` lists these."""
         tried = sum(claim.failures for claim in self.mine.claimed([url])) + 1
         if tried < TRIES:
             await self.mine.release([url], delay=DELAY * tried, failed=True)
         else:
-            await self.mine.give_up([url], reason)
+            await self.mine.reject([url], reason)
 
 
 async def crawl(redis_url: str | None, lease: float) -> None:

@@ -5,14 +5,14 @@
 -- Refuses a call if today of a growing filter has no room for its new items. They are counted only if there may be too
 -- little room. These lines come before the first write.
 -- Needs: call, unpack_digest, packed, count, policy, inserted, changed_nothing, any_forgotten, age_in; with claims:
--- entries, is_in_hand, FINAL (whether the call makes items final that are in hand).
+-- entries, is_in_flight, FINAL (whether the call makes items final that are in flight).
 
 if policy == 'growing/-/-' and not changed_nothing then
   local limit = call('HGET', KEYS[1], 'limit')
   local room, counted = limit - inserted, {}
   local function is_new(digest)
 -- @if claims
-    if entries[digest] then return FINAL or not is_in_hand(entries[digest]) end
+    if entries[digest] then return FINAL or not is_in_flight(entries[digest]) end
 -- @end if
     return age_in(unpack_digest('<I4I4I4I4', digest)) == 0 or any_forgotten and call('ZSCORE', KEYS[3], digest)
   end

@@ -5,8 +5,8 @@
 -- @section read
 -- Reads the holder and the lease of a call.
 -- Needs: HOLDER: ARGV[HOLDER] is the holder (16 hex digits, or - for none), ARGV[HOLDER + 1] the lease (ms).
--- Gives: own (the holder's 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder in hands),
--- MOST_DELAY, LEASE_OF_MANY.
+-- Gives: own (the holder's 8 bytes; nil: none), lease, from_hex, last_of (the end of the range of a holder in
+-- IN_FLIGHT), MOST_DELAY, LEASE_OF_MANY.
 
 local MOST_LEASE, MOST_DELAY = 60 * 60 * 1000, 7 * 24 * 60 * 60 * 1000 -- ms, of a lease and of a release
 local LEASE_OF_MANY = 10 * 60 * 1000 -- ms, the longest default lease: meta tells of longer ones
@@ -34,18 +34,18 @@ if ARGV[HOLDER] ~= '-' then
 end
 
 -- @section beat
--- At a beat a holder that has anything in hand here lives for a lease from now; any other is removed. The beat is the
+-- At a beat a holder that has anything in flight here lives for a lease from now; any other is removed. The beat is the
 -- last write of a call.
--- Needs: call, HANDS, HOLDERS, and what read gives.
--- Gives: time_ms, has_hands, try_beating, beat.
+-- Needs: call, IN_FLIGHT, HOLDERS, and what read gives.
+-- Gives: time_ms, has_in_flight, try_beating, beat.
 
 local function time_ms()
   local time = call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function has_hands(holder)
-  return #call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, 1) > 0
+local function has_in_flight(holder)
+  return #call('ZRANGEBYLEX', IN_FLIGHT, '[' .. holder, last_of(holder), 'LIMIT', 0, 1) > 0
 end
 
 -- A user may lack the right to a command: so all commands of a beat are tried before the first write of a call. ZADD
@@ -53,12 +53,12 @@ end
 local function try_beating()
   call('ZADD', HOLDERS, 'XX', 0, '')
   call('ZREM', HOLDERS, '')
-  call('ZRANGEBYLEX', HANDS, '-', '-')
+  call('ZRANGEBYLEX', IN_FLIGHT, '-', '-')
 end
 
--- now: ms. has_some: whether it certainly has something in hand here.
+-- now: ms. has_some: whether it certainly has something in flight here.
 local function beat(now, has_some)
-  if not has_some and not has_hands(own) then
+  if not has_some and not has_in_flight(own) then
     call('ZREM', HOLDERS, own)
     return
   end
@@ -71,9 +71,11 @@ end
 
 -- @section far
 -- A holder may live until a time that lies too far ahead, because this server's clock was set back. Then it lives for
--- the longest lease from now, and a nobody for the longest delay: an item must not be withheld for longer. Nobodies may
--- be many, and live longer than holders should. So some holders are found in hands, from a random one on.
--- Needs: call, MOST_DELAY (nobodies live as long as an item was released for), LEASE_OF_MANY, HANDS, HOLDERS, last_of.
+-- the longest lease from now, and a delay holder for the longest delay: an item must not be withheld for longer. Delay
+-- holders may be many, and live longer than holders should. So some holders are found in IN_FLIGHT, from a random one
+-- on.
+-- Needs: call, MOST_DELAY (delay holders live as long as an item was released for), LEASE_OF_MANY, IN_FLIGHT, HOLDERS,
+-- last_of.
 -- Gives: mend_far.
 
 local HOLDERS_A_CALL = 8
@@ -82,13 +84,13 @@ local function mend_far(now, longest)
   local last = now + math.max(tonumber(longest or 0), LEASE_OF_MANY)
   local latest = call('ZREVRANGE', HOLDERS, 0, 0, 'WITHSCORES')
   if not latest[2] or tonumber(latest[2]) <= last then return end
-  local last_nobody = string.format('%.0f', now + MOST_DELAY)
-  for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '(' .. last_nobody, '+inf', 'LIMIT', 0, 100)) do
-    call('ZADD', HOLDERS, last_nobody, holder)
+  local last_delay = string.format('%.0f', now + MOST_DELAY)
+  for _, holder in ipairs(call('ZRANGEBYSCORE', HOLDERS, '(' .. last_delay, '+inf', 'LIMIT', 0, 100)) do
+    call('ZADD', HOLDERS, last_delay, holder)
   end
   local from = '[' .. string.char(1 + call('TIME')[2] % 255)
   for _ = 1, HOLDERS_A_CALL do
-    local member = call('ZRANGEBYLEX', HANDS, from, '+', 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', IN_FLIGHT, from, '+', 'LIMIT', 0, 1)[1]
     local holder = member and string.sub(member, 1, 8)
     if holder and tonumber(call('ZSCORE', HOLDERS, holder) or 0) > last then
       call('ZADD', HOLDERS, string.format('%.0f', last), holder)
@@ -99,11 +101,11 @@ end
 
 -- @section tidy
 -- Others may take or commit all that a dead holder has. Such holders would pile up where nobody reclaims. So a call
--- that adds a holder looks at two random ones first, and removes those that are dead and have nothing in hand.
--- Needs: call, adds_holder, clock (ms), own, has_hands, HOLDERS.
+-- that adds a holder looks at two random ones first, and removes those that are dead and have nothing in flight.
+-- Needs: call, adds_holder, clock (ms), own, has_in_flight, HOLDERS.
 
 for _, other in ipairs(adds_holder and call('ZRANDMEMBER', HOLDERS, 2) or {}) do
-  if other ~= own and tonumber(call('ZSCORE', HOLDERS, other)) <= clock and not has_hands(other) then
+  if other ~= own and tonumber(call('ZSCORE', HOLDERS, other)) <= clock and not has_in_flight(other) then
     call('ZREM', HOLDERS, other)
   end
 end

@@ -17,8 +17,8 @@ local adds_untested = false
 
 -- @section choose
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
--- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_hand, any_leases, notes,
--- try_taking, try_noting.
+-- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_flight, any_leases, letters,
+-- try_taking, try_deleting.
 -- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
 -- although a slice may have it: true, or its entry in leases).
 local adding, spots, again = absent, places, {}
@@ -27,7 +27,7 @@ ages = tested
 local may_be_again = any_forgotten
 -- @end if
 -- @if claims
-local may_be_again = any_forgotten or any_leases or next(notes)
+local may_be_again = any_forgotten or any_leases or next(letters)
 -- @end if
 if may_be_again then
   adding, spots, ages = {}, {}, ages or {}
@@ -37,8 +37,8 @@ if may_be_again then
     if again[digest] then
       ages[i] = 1
 -- @if claims
-    elseif entries[digest] then -- in hand, or lapsed and so new once more
-      ages[i] = is_in_hand(entries[digest]) and -1 or 0
+    elseif entries[digest] then -- in flight, or lapsed and so new once more
+      ages[i] = is_in_flight(entries[digest]) and -1 or 0
       if ages[i] == 0 then again[digest] = entries[digest] end
 -- @end if
     elseif any_forgotten and call('ZSCORE', KEYS[3], digest) then
@@ -58,13 +58,13 @@ if #adding > 0 then
   if any_forgotten then call('ZREM', KEYS[3], '') end
 -- @if claims
   if any_leases then try_taking() end
-  if next(notes) then try_noting() end
+  if next(letters) then try_deleting() end
 -- @end if
 end
 
 -- @section insert
 -- Adds the chosen items to today. An item that comes twice is new once.
--- Needs: call, inserted, timed, written, now, what common and choose give, and with claims take_out, delete_note.
+-- Needs: call, inserted, timed, written, now, what common and choose give, and with claims take_out, delete_letter.
 -- Gives: added.
 local added, fresh, moved = 0, 0, {}
 if #adding > 0 then
@@ -98,7 +98,7 @@ if #adding > 0 then
         was = 1
       end
 -- @if claims
-      if was == 1 and notes[digest] then delete_note(digest) end -- it was given up, and has expired since
+      if was == 1 and letters[digest] then delete_letter(digest) end -- it was rejected, and has expired since
 -- @end if
     end
     ages[i], added = 1 - was, added + was

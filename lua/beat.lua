@@ -1,20 +1,20 @@
--- beat: note a sign of life of a holder: what it has in hand stays in its hands for a lease more.
+-- beat: note a sign of life of a holder: what it has in flight stays so for a lease more.
 --
 -- KEYS[1] meta
--- KEYS[2] hands
+-- KEYS[2] in_flight
 -- KEYS[3] holders
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] holder: 16 hex digits that do not begin with 00
 -- ARGV[3] lease: the ms for which the holder lives without another call; at most 3600000
 --
--- Reply: how many items the holder has in hand in this shard. With none it is no holder any more.
+-- Reply: how many items the holder has in flight in this shard. With none it is no holder any more.
 -- Errors: NOFILTER, MISMATCH, FORMAT, RESTORING, BADARG
 
 -- @include "_shard.lua" keys identity
 
-local uid, HANDS, HOLDERS, HOLDER = ARGV[1], KEYS[2], KEYS[3], 2
-local refusal = check_keys({ 'hands', 'holders' }, '^$')
+local uid, IN_FLIGHT, HOLDERS, HOLDER = ARGV[1], KEYS[2], KEYS[3], 2
+local refusal = check_keys({ 'in_flight', 'holders' }, '^$')
 if refusal then return refusal end
 local call = redis.call
 
@@ -25,7 +25,7 @@ if not own then return redis.error_reply('BADARG beat takes a holder and its lea
 
 -- @include "_shard.lua" state
 
-local count, now = call('ZLEXCOUNT', HANDS, '[' .. own, last_of(own)), time_ms()
+local count, now = call('ZLEXCOUNT', IN_FLIGHT, '[' .. own, last_of(own)), time_ms()
 write_when_full(KEYS[1])
 mend_far(now, longest)
 beat(now, count > 0)

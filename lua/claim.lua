@@ -1,15 +1,15 @@
--- claim: take in hand the items that nobody has seen and nobody has in hand.
+-- claim: claim the items that nobody has seen and nobody has in flight.
 -- A claim is a "new" that is final only once it is committed. The holder lives for a lease from its last call in the
--- shard; what a dead holder has in hand is anybody's.
+-- shard; what a dead holder has in flight is anybody's.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4] leases
--- KEYS[5] hands
+-- KEYS[5] in_flight
 -- KEYS[6] holders
--- KEYS[7] given_up
--- KEYS[8] given_up_at
+-- KEYS[7] dead_letters
+-- KEYS[8] dead_letters_at
 -- KEYS[9…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
@@ -23,7 +23,7 @@
 --   kept of it for another crawler (item and payload), at most 256 KiB
 --
 -- Reply: an array of one integer an item: 0 = claimed; n = seen, in the n-th newest slice (as insert answers); -1 = in
--- somebody's hands, perhaps this holder's own. Then three integers for each item that is claimed, and has been released
+-- in flight, perhaps this holder's own. Then three integers for each item that is claimed, and has been released
 -- as failed or had a holder that died: its position (from 1), failures, lapses. What is seen is inserted again where
 -- items expire after they were last seen.
 -- @if no redisbloom
@@ -36,8 +36,8 @@
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 9, false
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at' }
+local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 7, math.floor(6 + (#ARGV - 6) / 2), 5, false
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
 local MOST_KEPT = 256 * 1024 -- bytes: what reclaim answers at most; clients send at most 128 KiB an item
@@ -74,7 +74,7 @@ local function with_counts(answers)
   return answers
 end
 
--- Of a repeated claim those items are claimed that are still in the holder's own hands.
+-- Of a repeated claim those items are claimed that the holder still has in flight.
 local function repeated(answers)
   if phase == 'restoring' then return redis.error_reply('RESTORING the filter is being restored from its archive') end
   for i, answer in ipairs(answers) do
@@ -97,7 +97,7 @@ end
 -- @include "_time.lua" written
 -- @include "_$layout.lua" common has
 -- @include "_leases.lua" entries
--- @include "_given_up.lua" read delete
+-- @include "_dead_letters.lua" read delete
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
@@ -112,18 +112,18 @@ for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry, age = entries[digest], 0
   if entry then
-    if is_in_hand(entry) or changed_nothing then age = -1 end
+    if is_in_flight(entry) or changed_nothing then age = -1 end
   elseif not any_forgotten or not call('ZSCORE', KEYS[3], digest) then
     age = age_in(unpack_digest('<I4I4I4I4', digest))
     if age > 0 and last_seen then again[#again + 1] = i end
   end
-  -- The items of a call that claimed nothing were seen, or in hand. Those that have expired since count as seen.
+  -- The items of a call that claimed nothing were seen, or in flight. Those that have expired since count as seen.
   if changed_nothing and age == 0 then age = oldest_age end
   if age == 0 then
     local failures, lapses, kept = 0, 0, ARGV[LAST_ITEM + i]
     if entry then
       failures, lapses = struct.unpack('<I2I2', entry, 9)
-      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
+      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- a delay holder does not die
       old[#old + 1] = string.sub(entry, 1, 8) .. digest
       note_counts(i, failures, lapses)
     end
@@ -144,7 +144,7 @@ end
 -- A user may lack the right to a command: so all are tried before the first write.
 if changed_nothing then write_when_full(KEYS[1]) end
 try_beating()
-try_noting()
+try_deleting()
 if #again > 0 then
   local key = KEYS[#KEYS]
 
@@ -160,12 +160,12 @@ local adds_holder = taken > 0 and not call('ZSCORE', HOLDERS, own)
 if taken > 0 then
   call('HSET', KEYS[1], 'claims', string.format('%.0f', math.max(tonumber(longest or 0), lease)),
     'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + taken))
-  if #old > 0 then call('ZREM', HANDS, unpack(old)) end
+  if #old > 0 then call('ZREM', IN_FLIGHT, unpack(old)) end
   if #long > 0 then call('HDEL', LEASES, unpack(long)) end
   call('HSET', LEASES, unpack(fields))
-  call('ZADD', HANDS, unpack(members))
-  for digest in pairs(next(notes) and entries or {}) do -- it was given up, and has expired since
-    if entries[digest] == own then delete_note(digest) end
+  call('ZADD', IN_FLIGHT, unpack(members))
+  for digest in pairs(next(letters) and entries or {}) do -- it was rejected, and has expired since
+    if entries[digest] == own then delete_letter(digest) end
   end
 end
 local fresh, moved, first_written = 0, {}, string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS

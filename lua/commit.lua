@@ -1,15 +1,15 @@
--- commit: make items in hand final: they are inserted, whoever has them.
--- An item in nobody's hands is inserted if it has not been seen, as insert does. With a note items are given up: only
--- those that this holder has in hand are inserted, and a note about each is kept.
+-- commit: make items in flight final: they are inserted, whoever has them.
+-- An item that nobody has in flight is inserted if it has not been seen, as insert does. With a reason items are
+-- rejected: only those that this holder has in flight are inserted, and a dead letter of each is kept.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4] leases
--- KEYS[5] hands
+-- KEYS[5] in_flight
 -- KEYS[6] holders
--- KEYS[7] given_up
--- KEYS[8] given_up_at
+-- KEYS[7] dead_letters
+-- KEYS[8] dead_letters_at
 -- KEYS[9…] slices: the live slices, from oldest to newest
 --
 -- ARGV[1] uid: the filter's uid
@@ -19,11 +19,12 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none
 -- ARGV[6] lease: the ms for which the holder lives without another call; at most 3600000
--- ARGV[7] note: - for none; or + and the reason why the items are given up, at most 200 bytes
+-- ARGV[7] reason: - for none; or + and the reason why the items are rejected, at most 200 bytes
 -- ARGV[8…] items: at most 500 digests, all of this shard (for a quick call 250)
 --
--- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice; with a note:
---   -1 = this holder did not have it in hand, and nothing is done.
+-- Reply: an array of one integer an item: 0 = this call made it final; n = seen, in the n-th newest slice; with a
+-- reason:
+--   -1 = this holder did not have it in flight, and nothing is done.
 -- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 -- @end if
@@ -35,11 +36,11 @@
 local call, unpack_digest = redis.call, struct.unpack
 local KEYS, ARGV = KEYS, ARGV -- a local is faster than a global
 local uid, base, CLAIMS, FIRST_SLICE, FINAL = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 2, 9, true
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at' }
+local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local FIRST_ITEM, LAST_ITEM, HOLDER, INSERTS = 8, #ARGV, 5, true
-local MOST_REASON, MOST_NOTES = 200, 1024 * 1024 -- bytes: of a reason, and of all notes of a shard
-local OLDEST_A_CALL, OLDEST_A_LOOK = 1000, 10 -- notes; more small ones may have to go for a long one
+local MOST_REASON, MOST_LETTERS = 200, 1024 * 1024 -- bytes: of a reason, and of all dead letters of a shard
+local OLDEST_A_CALL, OLDEST_A_LOOK = 1000, 10 -- letters; more small ones may have to go for a long one
 
 -- @include "_items.lua" read
 -- @include "_holder.lua" read beat
@@ -48,7 +49,7 @@ local OLDEST_A_CALL, OLDEST_A_LOOK = 1000, 10 -- notes; more small ones may have
 if max_age ~= 0 then return redis.error_reply('BADARG max_age is 0 here') end
 local reason = string.match(ARGV[7], '^%+(.*)$')
 if (ARGV[7] ~= '-' and not reason) or (reason and (not own or #reason > MOST_REASON)) then
-  return redis.error_reply('BADARG a note is -; or + and at most 200 bytes, from a holder')
+  return redis.error_reply('BADARG a reason is -; or + and at most 200 bytes, from a holder')
 end
 local SCOPE = table.concat({ ARGV[3], ARGV[5], ARGV[6], ARGV[7] }, ' ')
 
@@ -68,14 +69,14 @@ end
 -- @include "_time.lua" written
 -- @include "_$layout.lua" common has
 -- @include "_leases.lua" entries take_out
--- @include "_given_up.lua" read delete
+-- @include "_dead_letters.lua" read delete
 
 local any_forgotten, ages, age_in, oldest_age = changed and call('EXISTS', KEYS[3]) == 1, {}
 
 -- @include "_age.lua" age
 
--- All items of a call that changed nothing were seen. Items that have expired since count as seen. Of a call with a note
--- none was in this holder's hands.
+-- All items of a call that changed nothing were seen. Items that have expired since count as seen. Of a call with a
+-- reason none this holder had in flight.
 if changed_nothing then
   for i = 1, count do
     local age = reason and -1 or age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
@@ -86,7 +87,7 @@ end
 
 -- @include "_count.lua" room
 
--- What is noted about the items that are given up: failures, lapses, reason, and what is kept of them.
+-- What is noted about the items that are rejected: failures, lapses, reason, and what is kept of them.
 local made, noted = {}, {}
 for digest, entry in pairs(reason and entries or {}) do
   if entry then
@@ -97,7 +98,7 @@ end
 
 write_when_full(KEYS[1])
 if own then try_beating() end
-if reason then call('ZRANGE', GIVEN_UP_AT, 0, 0) end
+if reason then call('ZRANGE', DEAD_LETTERS_AT, 0, 0) end
 
 -- @include "_call.lua" old_records
 
@@ -122,14 +123,14 @@ for i = 1, count do
 
 -- @include "_$layout.lua" test
 
-    -- An item in hand is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
+    -- An item in flight is not counted yet, unless it was forgotten: it was inserted before, and its counters stay.
     if '$layout' == 'counting' and entry and not forgotten then wrote = true end
     -- A user may lack the right to a command: so all are tried before the first bit.
     if (wrote or entry or forgotten) and not tried then
       tried = true
       call('ZREM', KEYS[3], '')
       try_taking()
-      try_noting()
+      try_deleting()
 
 -- @include "_$layout.lua" try
 
@@ -151,7 +152,7 @@ for i = 1, count do
 -- @end if
   if forgotten then call('ZREM', KEYS[3], digest) end
   if entry then take_out(digest, entry) end
-  if (entry and reason) or (notes[digest] and not reason) then noted[#noted + 1] = digest end
+  if (entry and reason) or (letters[digest] and not reason) then noted[#noted + 1] = digest end
   if age == 0 or wrote then
     added = added + 1
     if age == 0 then
@@ -173,40 +174,40 @@ if not tried and last_seen then call('HSET', KEYS[1], 'written', time_written(wr
 
 local time, fields, members = #noted > 0 and time_ms(), {}, {}
 for _, digest in ipairs(noted) do
-  delete_note(digest)
+  delete_letter(digest)
   if reason then
-    local note = struct.pack('<d', time) .. made[digest]
-    notes[digest], note_bytes = note, note_bytes + #note + #digest
-    fields[#fields + 1], fields[#fields + 2] = digest, note
+    local letter = struct.pack('<d', time) .. made[digest]
+    letters[digest], letter_bytes = letter, letter_bytes + #letter + #digest
+    fields[#fields + 1], fields[#fields + 2] = digest, letter
     members[#members + 1], members[#members + 2] = time, digest
   end
 end
 if #fields > 0 then
-  call('HSET', GIVEN_UP, 'bytes', string.format('%.0f', note_bytes), unpack(fields))
-  call('ZADD', GIVEN_UP_AT, unpack(members))
+  call('HSET', DEAD_LETTERS, 'bytes', string.format('%.0f', letter_bytes), unpack(fields))
+  call('ZADD', DEAD_LETTERS_AT, unpack(members))
 end
--- The oldest notes go, and of this call's own some only if that is not enough: the clock may have been set back.
-local own_notes, looked_for = 0, 0
-while note_bytes > MOST_NOTES and looked_for < OLDEST_A_CALL do
-  local old_ones = call('ZRANGE', GIVEN_UP_AT, own_notes, own_notes + OLDEST_A_LOOK - 1)
+-- The oldest letters go, and of this call's own some only if that is not enough: the clock may have been set back.
+local own_letters, looked_for = 0, 0
+while letter_bytes > MOST_LETTERS and looked_for < OLDEST_A_CALL do
+  local old_ones = call('ZRANGE', DEAD_LETTERS_AT, own_letters, own_letters + OLDEST_A_LOOK - 1)
   if #old_ones == 0 then break end
   for _, digest in ipairs(old_ones) do
     if made[digest] then
-      own_notes = own_notes + 1
-    elseif note_bytes > MOST_NOTES then
-      notes[digest] = call('HMGET', GIVEN_UP, digest)[1]
-      if delete_note(digest) == 0 then call('ZREM', GIVEN_UP_AT, digest) end
+      own_letters = own_letters + 1
+    elseif letter_bytes > MOST_LETTERS then
+      letters[digest] = call('HMGET', DEAD_LETTERS, digest)[1]
+      if delete_letter(digest) == 0 then call('ZREM', DEAD_LETTERS_AT, digest) end
     end
   end
   looked_for = looked_for + OLDEST_A_LOOK
 end
 for _, digest in ipairs(noted) do
-  if note_bytes > MOST_NOTES then delete_note(digest) end
+  if letter_bytes > MOST_LETTERS then delete_letter(digest) end
 end
 if #noted > 0 then
-  local claimed, total = unpack(call('HMGET', KEYS[1], 'claimed', 'given_up'))
+  local claimed, total = unpack(call('HMGET', KEYS[1], 'claimed', 'rejected'))
   call('HSET', KEYS[1], 'claimed', string.format('%.0f', (claimed or 0) + #noted),
-    'given_up', string.format('%.0f', (total or 0) + (reason and #noted or 0)))
+    'rejected', string.format('%.0f', (total or 0) + (reason and #noted or 0)))
 end
 
 local answers = added > 0 and ages or nil

@@ -19,7 +19,7 @@
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
 -- Reply: an array with the age of each item: 0 = not seen; n = seen, in the n-th newest slice (rolling: 2 = in any
--- older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim).
+-- older slice; ring with write=all: 1 = seen); -1 = in flight (see claim).
 -- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, BADARG
 -- @end if
@@ -69,7 +69,7 @@ for i = 1, count do
   end
 -- @if claims
   local entry = entries[string.sub(packed, i * 16 - 15, i * 16)]
-  if entry then ages[i] = is_in_hand(entry) and -1 or 0 end
+  if entry then ages[i] = is_in_flight(entry) and -1 or 0 end
 -- @end if
 end
 return ages

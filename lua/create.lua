@@ -7,10 +7,10 @@
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- KEYS[4] leases
--- KEYS[5] hands
+-- KEYS[5] in_flight
 -- KEYS[6] holders
--- KEYS[7] given_up
--- KEYS[8] given_up_at
+-- KEYS[7] dead_letters
+-- KEYS[8] dead_letters_at
 -- KEYS[9] today
 -- KEYS[10…] leftovers: slices that an earlier filter may have left
 --
@@ -43,7 +43,7 @@ local step, uid, bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local step, uid = ARGV[1], ARGV[2]
 local rate, items = string.match(ARGV[3], '^([^/]+)/(%d+)$')
 -- @end if
-local names = { 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at', 'today' }
+local names = { 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at', 'today' }
 local refusal = check_keys(names, '^history')
 if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')

@@ -10,7 +10,7 @@
 --                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases and
---                                 notes), given_up (how many items were given up in all);
+--                                 dead letters), rejected (how many items were rejected in all);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
 --                                 timeline (token of the last restore);
 --                                 restored (last sign of life of a restore, ms; it stays);
@@ -19,14 +19,14 @@
 --                                 worked (1: Redis was written to since the checkpoint)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
---   urifilter:{news:0}:leases     hash: digest -> what is in somebody's hands: holder (8 bytes), failures and lapses
+--   urifilter:{news:0}:leases     hash: digest -> what is in flight: holder (8 bytes), failures and lapses
 --                                 (16 bits each, little-endian), and what is kept of it (item and payload); over 1,024
 --                                 bytes that stands in the field digest and "+"
---   urifilter:{news:0}:hands      sorted set, all scores 0: holder and digest
+--   urifilter:{news:0}:in_flight  sorted set, all scores 0: holder and digest
 --   urifilter:{news:0}:holders    sorted set: holder -> until when it lives, ms
---   urifilter:{news:0}:given_up   hash: digest -> the note about an item that was given up (see _given_up.lua); bytes ->
---                                 the bytes of all notes, at most 1 MiB
---   urifilter:{news:0}:given_up_at  sorted set: digests that have a note, scored by its time, ms
+--   urifilter:{news:0}:dead_letters  hash: digest -> dead letter (see _dead_letters.lua); bytes -> the bytes of all of
+--                                 them, at most 1 MiB
+--   urifilter:{news:0}:dead_letters_at  sorted set: digests of these, scored by their time, ms
 --   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)
 --   urifilter:{news:0}:history    bitmap: rolling: all slices older than today that have not expired, merged
 --   urifilter:{news:0}:history_1  bitmap: the newest closed slice; history_2 … are older (rolling: history_1 exists
@@ -44,10 +44,10 @@
 -- @end if
 -- @if claims
 -- KEYS[4] leases
--- KEYS[5] hands
+-- KEYS[5] in_flight
 -- KEYS[6] holders
--- KEYS[7] given_up
--- KEYS[8] given_up_at
+-- KEYS[7] dead_letters
+-- KEYS[8] dead_letters_at
 -- KEYS[9…] slices: the live slices, from oldest to newest
 -- @end if
 --
@@ -59,7 +59,7 @@
 -- ARGV[5…] items: at most 500 digests, all of this shard; for a quick call, with n slices at most 2000/n
 --
 -- Reply: an array with the age of each item: 0 = new, and now inserted; n = seen, in the n-th newest slice (rolling:
--- 2 = in any older slice; ring with write=all: 1 = seen); -1 = in somebody's hands (see claim), nothing is written.
+-- 2 = in any older slice; ring with write=all: 1 = seen); -1 = in flight (see claim), nothing is written.
 -- @if no redisbloom
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, FULL, DUE, RESTORING, OLDCALL, LATECALL, BADARG
 -- @end if
@@ -77,8 +77,8 @@ local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
 -- @if claims
 local FIRST_SLICE, FINAL = 9, false
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at' }
+local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- @end if
 
 -- @include "_items.lua" read
@@ -93,7 +93,7 @@ local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6],
 -- @if claims
 
 -- @include "_leases.lua" entries take_out
--- @include "_given_up.lua" read delete
+-- @include "_dead_letters.lua" read delete
 
 -- @end if
 
@@ -124,7 +124,7 @@ if changed_nothing then
     ages[i] = age > 0 and age or oldest_age
 -- @if claims
     local entry = entries[string.sub(packed, i * 16 - 15, i * 16)]
-    if entry and is_in_hand(entry) then ages[i] = -1 end
+    if entry and is_in_flight(entry) then ages[i] = -1 end
 -- @end if
   end
   return ages
@@ -151,8 +151,8 @@ for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local entry = entries[digest]
   local forgotten = again
-  if entry then -- in hand, or lapsed and so new once more
-    again = not is_in_hand(entry)
+  if entry then -- in flight, or lapsed and so new once more
+    again = not is_in_flight(entry)
     age = again and 0 or -1
   end
 -- @end if
@@ -176,7 +176,7 @@ for i = 1, count do
       local removes = any_forgotten
 -- @end if
 -- @if claims
-      local removes = any_forgotten or any_leases or next(notes)
+      local removes = any_forgotten or any_leases or next(letters)
 -- @end if
       -- First a write that a server at maxmemory refuses: behind a removal it would let the whole call through.
       if removes then call('HSET', KEYS[1], 'inserted', inserted) end
@@ -188,7 +188,7 @@ for i = 1, count do
       end
 -- @if claims
       if any_leases then try_taking() end
-      if next(notes) then try_noting() end
+      if next(letters) then try_deleting() end
 -- @end if
       if timed then
         call('HSET', KEYS[1], 'inserted', inserted + 1, 'written', time_written(written, now))
@@ -221,7 +221,7 @@ for i = 1, count do
     end
   end
 -- @if claims
-  if age == 0 then delete_note(digest) end -- it was given up, and has expired since
+  if age == 0 then delete_letter(digest) end -- it was rejected, and has expired since
 -- @end if
   ages[i] = age
 end

@@ -1,11 +1,11 @@
--- reclaim: take in hand what dead holders had, and what was given back and is due again.
+-- reclaim: claim what dead holders had, and what was given back and is due again.
 -- The slices are not asked: an item that was claimed and not committed is to be fetched, even if it is in them by
 -- chance.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
 -- KEYS[3] leases
--- KEYS[4] hands
+-- KEYS[4] in_flight
 -- KEYS[5] holders
 --
 -- ARGV[1] uid: the filter's uid
@@ -22,10 +22,10 @@
 
 local call = redis.call
 local uid, HOLDER, INSERTS, limit = ARGV[1], 3, false, tonumber(ARGV[5])
-local LEASES, HANDS, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
+local LEASES, IN_FLIGHT, HOLDERS = KEYS[3], KEYS[4], KEYS[5]
 local MOST_BYTES, HOLDERS_AT_A_TIME, MOST_HOLDERS = 256 * 1024, 100, 1000
 local SHORT = 12 -- bytes of an entry whose item and payload stand in a field of their own: holder, failures, lapses
-local refusal = check_keys({ 'replies', 'leases', 'hands', 'holders' }, '^$')
+local refusal = check_keys({ 'replies', 'leases', 'in_flight', 'holders' }, '^$')
 if refusal then return refusal end
 
 -- @include "_holder.lua" read beat far
@@ -47,7 +47,7 @@ local function add(digest, entry, failures, lapses)
   return true
 end
 
--- Of a repeated reclaim those items come again that are still in the holder's own hands.
+-- Of a repeated reclaim those items come again that the holder still has in flight.
 local function repeated(digests)
   for first = 1, #digests, 16 do
     local digest = string.sub(digests, first, first + 15)
@@ -67,14 +67,14 @@ local clock, old, fields, members = time_ms(), {}, {}, {}
 -- Takes over what one dead holder has; returns whether that was all.
 local function take_over(holder)
   local wanted = limit - #fields / 2
-  local some, digests = call('ZRANGEBYLEX', HANDS, '[' .. holder, last_of(holder), 'LIMIT', 0, wanted), {}
+  local some, digests = call('ZRANGEBYLEX', IN_FLIGHT, '[' .. holder, last_of(holder), 'LIMIT', 0, wanted), {}
   for i, member in ipairs(some) do
     digests[i] = string.sub(member, 9)
   end
   for i, entry in ipairs(#some > 0 and call('HMGET', LEASES, unpack(digests)) or {}) do
     if entry and string.sub(entry, 1, 8) == holder then
       local failures, lapses, after = struct.unpack('<I2I2', entry, 9)
-      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- of a nobody nothing has died
+      if string.byte(entry) ~= 0 and lapses < 65535 then lapses = lapses + 1 end -- a delay holder does not die
       if not add(digests[i], entry, failures, lapses) then return false end
       fields[#fields + 1] = digests[i]
       fields[#fields + 1] = own .. struct.pack('<I2I2', failures, lapses) .. string.sub(entry, after)
@@ -105,10 +105,10 @@ mend_far(clock, longest)
 if #fields > 0 then
   call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))
 end
-if #old > 0 then call('ZREM', HANDS, unpack(old)) end
+if #old > 0 then call('ZREM', IN_FLIGHT, unpack(old)) end
 if #fields > 0 then
   call('HSET', LEASES, unpack(fields))
-  call('ZADD', HANDS, unpack(members))
+  call('ZADD', IN_FLIGHT, unpack(members))
 end
 if #gone > 0 then call('ZREM', HOLDERS, unpack(gone)) end
 local taken = {}

@@ -1,5 +1,5 @@
 -- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases.
--- Bits are merged into the existing ones, and an item that is in somebody's hands stays there, so another restorer that
+-- Bits are merged into the existing ones, and an item that is in flight stays there, so another restorer that
 -- takes over may repeat every step. A step that comes once more after a later one, as a network may deliver it, is
 -- refused: it would remove what has been restored since.
 --
@@ -9,15 +9,15 @@
 -- KEYS[4] merging 1: a string that exists only while the script runs
 -- KEYS[5] merging 2: another such string
 -- KEYS[6] leases
--- KEYS[7] hands
+-- KEYS[7] in_flight
 -- KEYS[8] holders
--- KEYS[9] given_up
--- KEYS[10] given_up_at
+-- KEYS[9] dead_letters
+-- KEYS[10] dead_letters_at
 -- KEYS[11…] slices: allocate, piece: one slice; remove: the keys to remove; else none
 --
 -- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when
 --   the clock was ahead, counts as made now), forget, unforget, leases (entries, unless there is one; and all
---   that hands and holders have of them), or notes (unless there is one)
+--   that in_flight and holders have of them), or dead_letters (unless there is one)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders
@@ -25,7 +25,7 @@
 -- ARGV[5] number: the number of this step of this restorer; later ones have higher numbers
 -- ARGV[6…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
 --   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn;
---   notes: digest and note in turn
+--   dead_letters: digest and letter in turn
 --
 -- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
@@ -37,10 +37,12 @@
 -- @include "_time.lua" written
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[11]
-local leases_key, hands_key, holders_key, given_up_key, given_up_at_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local leases_key, in_flight_key, holders_key = KEYS[6], KEYS[7], KEYS[8]
+local dead_letters_key, dead_letters_at_key = KEYS[9], KEYS[10]
 local step, uid, token, offset, number, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local refusal = check_keys(names, '^[tghfl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
+local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'in_flight', 'holders' }
+names[8], names[9] = 'dead_letters', 'dead_letters_at'
+local refusal = check_keys(names, '^[tdhifl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if number < tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0) then
   return redis.error_reply('BADPHASE the step comes once more, after a later one')
@@ -93,22 +95,22 @@ elseif step == 'leases' then
       if text ~= '' then redis.call('HSET', leases_key, digest .. '+', text) end
     end
     if there then
-      redis.call('ZADD', hands_key, 0, string.sub(there, 1, 8) .. digest)
+      redis.call('ZADD', in_flight_key, 0, string.sub(there, 1, 8) .. digest)
       redis.call('ZADD', holders_key, till, string.sub(there, 1, 8))
     end
   end
-elseif step == 'notes' then
-  local bytes = tonumber(redis.call('HGET', given_up_key, 'bytes') or 0)
+elseif step == 'dead_letters' then
+  local bytes = tonumber(redis.call('HGET', dead_letters_key, 'bytes') or 0)
   for i = 6, #ARGV, 2 do
-    local digest, note = ARGV[i], ARGV[i + 1]
-    if not redis.call('HGET', given_up_key, digest) then
-      bytes = bytes + #digest + #note
-      redis.call('HSET', given_up_key, digest, note, 'bytes', string.format('%.0f', bytes))
-      redis.call('ZADD', given_up_at_key, string.format('%.0f', struct.unpack('<d', note)), digest)
+    local digest, letter = ARGV[i], ARGV[i + 1]
+    if not redis.call('HGET', dead_letters_key, digest) then
+      bytes = bytes + #digest + #letter
+      redis.call('HSET', dead_letters_key, digest, letter, 'bytes', string.format('%.0f', bytes))
+      redis.call('ZADD', dead_letters_at_key, string.format('%.0f', struct.unpack('<d', letter)), digest)
     end
   end
 else
-  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget, unforget, leases and notes')
+  return redis.error_reply('BADARG refill takes allocate, piece, remove, replies, forget, unforget, leases, dead_letters')
 end
 beat()
 return 1

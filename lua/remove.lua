@@ -10,10 +10,10 @@
 -- @end if
 -- @if claims
 -- KEYS[4] leases
--- KEYS[5] hands
+-- KEYS[5] in_flight
 -- KEYS[6] holders
--- KEYS[7] given_up
--- KEYS[8] given_up_at
+-- KEYS[7] dead_letters
+-- KEYS[8] dead_letters_at
 -- KEYS[9…] slices: today
 -- @end if
 --
@@ -23,7 +23,7 @@
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
 --
--- Reply: an array of one integer an item: 1 = it was seen, or in somebody's hands, and is removed; 0 = it was not.
+-- Reply: an array of one integer an item: 1 = it was seen, or in flight, and is removed; 0 = it was not.
 -- Errors: NOFILTER, MISMATCH, FORMAT, LOST, STALE, RESTORING, OLDCALL, LATECALL, BADARG
 
 local call = redis.call
@@ -34,8 +34,8 @@ local FIRST_SLICE, NAMES = 4, { 'meta', 'replies', 'forgotten' }
 -- @end if
 -- @if claims
 local FIRST_SLICE = 9
-local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'hands', 'holders', 'given_up', 'given_up_at' }
-local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local NAMES = { 'meta', 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at' }
+local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 -- @end if
 
 -- @include "_items.lua" read
@@ -49,7 +49,7 @@ local LEASES, HANDS, HOLDERS, GIVEN_UP, GIVEN_UP_AT = KEYS[4], KEYS[5], KEYS[6],
 -- @include "_try.lua" when_full
 -- @if claims
 -- @include "_leases.lua" entries take_out
--- @include "_given_up.lua" read delete
+-- @include "_dead_letters.lua" read delete
 -- @end if
 
 local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
@@ -60,7 +60,7 @@ local function note() -- before the first change of a call, because a user may l
   if noted then return end
 -- @if claims
   if any_leases then try_taking() end
-  if next(notes) then try_noting() end
+  if next(letters) then try_deleting() end
 -- @end if
   note_change()
   noted = true
@@ -80,9 +80,9 @@ for i = 1, count do
     take_out(digest, entry)
     was_there[i] = 1
   end
-  if not changed_nothing and notes[digest] then
+  if not changed_nothing and letters[digest] then
     note()
-    delete_note(digest)
+    delete_letter(digest)
   end
 -- @end if
   if not changed_nothing and not forgotten and not entry then

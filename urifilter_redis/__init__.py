@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.info import FilterInfo, SliceInfo
     from urifilter_redis.flows.loss import Loss
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import GivenUp, InHand
+    from urifilter_redis.protocol.claims import DeadLetter, InFlight
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
@@ -63,13 +63,13 @@ __all__ = [
     "ClaimsInfo",
     "Config",
     "ConfigMismatch",
+    "DeadLetter",
     "FilterAPIError",
     "FilterFull",
     "FilterInfo",
     "FilterNotFound",
     "FilterSettings",
-    "GivenUp",
-    "InHand",
+    "InFlight",
     "Loss",
     "NearCacheInfo",
     "Outstanding",
@@ -106,8 +106,8 @@ _PLACES = {
     "Config": "protocol.config",
     "FilterInfo": "flows.info",
     "FilterSettings": "protocol.config",
-    "GivenUp": "protocol.claims",
-    "InHand": "protocol.claims",
+    "DeadLetter": "protocol.claims",
+    "InFlight": "protocol.claims",
     "Loss": "flows.loss",
     "NearCacheInfo": "engine.near_cache",
     "Outstanding": "engine.holdings",

@@ -66,7 +66,7 @@ class BaseClient:
             raise ValueError(f"filter {self.name!r} is closed: open it again")
 
     def _tell_claims(self, total: int) -> None:
-        """Tell all claims of this client how many items anybody has in hand."""
+        """Tell all claims of this client how many items anybody has in flight."""
         for each in list(self._claimed):
             each._holdings.note_total(total)  # noqa: SLF001 - parts of one client
 

@@ -27,7 +27,7 @@ from urifilter_redis.engine.batch import (
 from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows import claims, dropping, given_up, items, lifecycle, reclaim, rotation
+from urifilter_redis.flows import claims, dead_letters, dropping, items, lifecycle, reclaim, rotation
 from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.loss import acknowledge
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import GivenUp, InHand
+    from urifilter_redis.protocol.claims import DeadLetter, InFlight
 
 __all__ = ["UriFilter"]
 
@@ -578,8 +578,8 @@ class UriFilter(BlockingBaseClient):
         """Return an object that claims items: their "new" is final only once they are committed.
 
         Args:
-            lease: seconds for which items stay in hand without a sign of life, 5 to 3600; None: 60 up to 64 shards, and
-                above a second for each shard, at most 600.
+            lease: seconds for which items stay in flight without a sign of life, 5 to 3600; None: 60 up to 64 shards,
+                and above a second for each shard, at most 600.
             name: a name for display; two objects of one name are two holders.
             holder: 16 hex digits: go on as this holder, for calls by hand and from a shell; None: draw one.
             beats: whether to beat in the background, and to give back what is left at the end. Without, each call of
@@ -604,7 +604,7 @@ class UriFilter(BlockingBaseClient):
         return made
 
     def commit(self, uris: Iterable[Any], *, key: Key = None) -> list[bool]:
-        """Make items final that anybody has in hand; return whether this call did it. See ``commit`` of claims.
+        """Make items final that anybody has in flight; return whether this call did it. See ``commit`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was committed.
@@ -628,7 +628,7 @@ class UriFilter(BlockingBaseClient):
         failed: bool = False,
         key: Key = None,
     ) -> list[bool]:
-        """Give back items that anybody has in hand; return whether somebody had each. See ``release`` of claims.
+        """Give back items that anybody has in flight; return whether somebody had each. See ``release`` of claims.
 
         Raises:
             BadItem: some items cannot be filtered; the error has their indices; nothing was released.
@@ -644,8 +644,8 @@ class UriFilter(BlockingBaseClient):
         claim_options = claims.options_of_release(NO_HOLDER, delay, failed=failed)
         return self._run(claims.finish(self._session, RELEASE, listed(uris), claim_options, key))
 
-    def in_hand(self, limit: int = 100) -> list[InHand]:
-        """Return items that somebody has in hand, with their holders and counts; in no order.
+    def in_flight(self, limit: int = 100) -> list[InFlight]:
+        """Return items that somebody has in flight, with their holders and counts; in no order.
 
         Items that were released are not among them until somebody reclaims them.
 
@@ -658,37 +658,37 @@ class UriFilter(BlockingBaseClient):
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
-            >>> news.in_hand()
+            >>> news.in_flight()
             []
         """
         check_limit(limit)
-        return self._run(given_up.in_hand(self._session, limit))
+        return self._run(dead_letters.in_flight(self._session, limit))
 
-    def given_up(self, limit: int = 100) -> list[GivenUp]:
-        """Return items that were given up, the latest first; see ``give_up`` of claims.
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        """Return dead letters, the latest first; see ``reject`` of claims.
 
         Args:
             limit: the most items.
 
         Raises:
             ValueError: the limit is no number of items.
-            SliceLost: a note cannot be read.
+            SliceLost: a dead letter cannot be read.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
-            >>> news.given_up()
+            >>> news.dead_letters()
             []
         """
         check_limit(limit)
-        return self._run(given_up.given_up(self._session, limit))
+        return self._run(dead_letters.dead_letters(self._session, limit))
 
-    def retry_given_up(
+    def retry_dead_letters(
         self, uris: Iterable[Any] | None = None, *, key: Key = None, retry: UriFilterError | None = None
     ) -> int:
-        """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
+        """Offer dead letters once more, by ``reclaim``, without failures and lapses; return how many.
 
         Args:
-            uris: any number of items; those that were not given up stay as they are. None: all that have a note.
+            uris: any number of items; those that are no dead letters stay as they are. None: all dead letters.
             key: makes an item of each of the caller's objects; None: the objects are the items.
             retry: the error that this method raised for the same items; only items without an answer are asked again.
 
@@ -700,18 +700,18 @@ class UriFilter(BlockingBaseClient):
             UriFilterError: any other of the tree in ``errors``, likewise with ``answers``.
 
         Example:
-            >>> news.retry_given_up()
+            >>> news.retry_dead_letters()
             0
         """
         items = None if uris is None else listed(uris)
-        return self._run(given_up.retry(self._session, items, key, retry)).count(1)
+        return self._run(dead_letters.retry(self._session, items, key, retry)).count(1)
 
     def beat(self, holder: str, lease: float | None = None) -> int:
-        """Give a sign of life for a holder that has no object here; return how many items it has in hand.
+        """Give a sign of life for a holder that has no object here; return how many items it has in flight.
 
         Args:
             holder: 16 hex digits, as the ``holder`` of claims.
-            lease: seconds for which its items stay in hand from now, 5 to 3600; None: as ``claims`` has it.
+            lease: seconds for which its items stay in flight from now, 5 to 3600; None: as ``claims`` has it.
 
         Raises:
             ValueError: the holder or the lease is impossible.
@@ -872,7 +872,7 @@ class UriFilter(BlockingBaseClient):
         """
         told = self._run(info(self._session))
         if told.claims is not None:
-            self._tell_claims(told.claims.in_hand + told.claims.lapsed + told.claims.delayed)
+            self._tell_claims(told.claims.in_flight + told.claims.lapsed + told.claims.delayed)
         return told
 
     def inserted(self) -> int:

@@ -27,7 +27,7 @@ PROMISES = {
     "lost": "an item counts as seen, and nobody was told that it is new",
     "false negative": "an item that was seen is not seen any more, in a filter from which nothing expires",
     "early": "an item is not seen any more before its window is over by the server's clock",
-    "never handed on": "an item that somebody had in hand is offered to nobody",
+    "never handed on": "an item that somebody had in flight is offered to nobody",
     "never answered": "a call got no answer for good, without a reason",
 }
 
@@ -178,7 +178,7 @@ class Oracle:
             elif each.call.more.get("audit") and each.answer < 0 and self._is_late(item, each):
                 self._findings.documented[LATE] += 1
             elif each.call.more.get("audit") and each.answer < 0:
-                self._wrong("never handed on", item, f"{each.call.call}: in hand after all was reclaimed")
+                self._wrong("never handed on", item, f"{each.call.call}: in flight after all was reclaimed")
 
     def _is_late(self, item: Item, claimed: Fact) -> bool:
         """Whether an item is still kept from others because the server's clock was ahead when that was last written.
@@ -197,9 +197,9 @@ class Oracle:
         return self._world.withheld(written, claimed.span)
 
     def _left(self, item: Item, taken: list[Fact], claimed: Fact) -> list[Fact]:
-        """Return the facts that say that the item was still in hand when it was claimed at the end.
+        """Return the facts that say that the item was still in flight when it was claimed at the end.
 
-        One that was committed after a checkpoint had read the bitmaps, and before it read what is in hand, is in
+        One that was committed after a checkpoint had read the bitmaps, and before it read what is in flight, is in
         neither.
         """
         ends = [Span(call.began, call.ended) for call, _ in item.calls if call.how == "commit"]

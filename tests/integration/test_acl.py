@@ -85,11 +85,11 @@ def crawl(news) -> None:
         assert mine.commit(["c"]) == [True]
         assert mine.release(["d"]) == [True]
         assert [each.item for each in mine.reclaim(10)] == ["d"]
-        assert "d" in {each.item for each in news.in_hand()}
+        assert "d" in {each.item for each in news.in_flight()}
         assert mine.claim("fails") is True
-        assert mine.give_up(["fails"], "404") == [True]
-        assert [each.item for each in news.given_up()] == ["fails"]
-        assert news.retry_given_up() == 1
+        assert mine.reject(["fails"], "404") == [True]
+        assert [each.item for each in news.dead_letters()] == ["fails"]
+        assert news.retry_dead_letters() == 1
         assert [each.item for each in mine.reclaim()] == ["fails"]
         mine.outstanding()
     assert news.insert_many(map(str, range(300))).count(True) >= 299
@@ -141,7 +141,7 @@ def test_a_reader(users):
         with UriFilter.open(name, redis=url) as news:
             assert news.contains_many(["a", "c", "nobody's"]) == [True, True, False]
             assert news.info().inserted > 300
-            assert news.info().claims.in_hand == 0
+            assert news.info().claims.in_flight == 0
             assert users.refused() == []
             for write in (
                 lambda news=news: news.insert("z"),

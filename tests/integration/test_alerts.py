@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
-from support.in_hand import Holder
+from support.in_flight import Holder
 from support.pages import ROOT
 from support.prometheus import ALERTS, EXAMPLES, NAMES, prometheus, promtool, queries
 from support.servers import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.archives import leftovers, sound
-from support.in_hand import Holder, in_hand
+from support.in_flight import Holder, in_flight
 from support.killer import Killer
 from support.servers import Saved
 
@@ -48,8 +48,8 @@ FLOWS_OF_MONGODB = [each for each in FLOWS if each[0] != "ring"]
 
 _SEEN = range(300)
 
-#: Items in hand, with entries of both kinds.
-_IN_HAND = range(2000, 2020)
+#: Items in flight, with entries of both kinds.
+_IN_FLIGHT = range(2000, 2020)
 
 
 @pytest.fixture
@@ -83,14 +83,14 @@ class Scene:
             shutil.copytree(self.folder / "archive", self._made[1])
 
     def _make(self) -> None:
-        """Make 100 items in each of three epochs, or in one, and some in hand; three checkpoints."""
+        """Make 100 items in each of three epochs, or in one, and some in flight; three checkpoints."""
         if self.method == "create":
             drop_filter("news", redis=self.server.url, archive=self.archive)
             return
         with UriFilter.create("news", redis=self.server.url, archive=self.archive, **self.settings) as news:
             for start in range(0, 300, 100):
                 news.insert_many(range(start, start + 100))
-                some = _IN_HAND[start // 100 :: 3]
+                some = _IN_FLIGHT[start // 100 :: 3]
                 assert Holder(news, payload="x" * 20 * start).claim(some) == [0] * len(some)
                 news.checkpoint()
                 if "period" in self.settings and start == 100:
@@ -130,9 +130,9 @@ class Scene:
         with UriFilter.open("news", redis=self.server.url, archive=self.archive) as news:
             if self.method != "create":
                 assert 0 not in news.ages(_SEEN)
-                assert news.insert_ages(_IN_HAND) == [-1] * len(_IN_HAND)
+                assert news.insert_ages(_IN_FLIGHT) == [-1] * len(_IN_FLIGHT)
                 with self.server.client() as admin:
-                    assert set(in_hand(news, admin)) == {str(item) for item in _IN_HAND}
+                    assert set(in_flight(news, admin)) == {str(item) for item in _IN_FLIGHT}
             assert news.ages(range(5000, 5100)) == [0] * 100
             assert news.info().phase == "idle"
             assert news.insert_ages(range(6000, 6100)) == [0] * 100

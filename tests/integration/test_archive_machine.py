@@ -2,7 +2,7 @@
 
 Redis is emptied, comes back as it was at some earlier time, or loses a slice. What was seen when the last finished
 checkpoint began, and has not expired, is seen once the filter is open again; what nobody ever inserted is new. What was
-in hand then is in hand again, so that somebody gets it.
+in flight then is in flight again, so that somebody gets it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from support.archives import leftovers, sound
-from support.in_hand import Holder, in_hand, let_lapse
+from support.in_flight import Holder, in_flight, let_lapse
 from support.pipelines import pipelines
 
 from urifilter_redis import UriFilter
@@ -74,7 +74,7 @@ class Model:
         return {item for item, epoch in self.sure.items() if self.epoch - epoch < self.window}
 
     def check(self, item: int, age: int) -> None:
-        assert (age == -1) == (item in self.hand), f"{item} is in hand, or not"
+        assert (age == -1) == (item in self.hand), f"{item} is in flight, or not"
         if item in self.hand | self.lapsed:
             assert age in {-1, 0}
             return
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(some=items)
     def commit(self, some):
-        """Whoever has it in hand: it is final."""
+        """Whoever has it in flight: it is final."""
         for item, age in zip(some, self.mine.commit(some), strict=True):
             if item in self.live.hand | self.live.lapsed:
                 assert age == 0
@@ -171,19 +171,19 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def reclaim(self):
-        """What has lapsed is in hand again, all of it and nothing else; the holder's own stays."""
+        """What has lapsed is in flight again, all of it and nothing else; the holder's own stays."""
         found = {int(entry.kept.partition(b"|")[0]) for entry in self.mine.reclaim()}
         assert found <= self.live.lapsed
         with self.server.client() as admin:
-            hand, lapsed = self.in_hand(admin)
+            hand, lapsed = self.in_flight(admin)
         assert found <= hand
         assert hand | lapsed == self.live.hand | self.live.lapsed
         self.live.hand, self.live.lapsed = hand, lapsed
 
-    def in_hand(self, admin) -> tuple[set[int], set[int]]:
+    def in_flight(self, admin) -> tuple[set[int], set[int]]:
         """Return the items that living holders have, and those of dead ones."""
         now, key = admin.time()[0] * 1000, self.news._session.keys.shard(0).holders
-        there = in_hand(self.news, admin)
+        there = in_flight(self.news, admin)
         living = {int(item) for item, (holder, _, _) in there.items() if admin.zscore(key, holder) > now}
         return living, set(map(int, there)) - living
 
@@ -308,7 +308,7 @@ class Machine(RuleBasedStateMachine):
         live = Model(self.live.window, epoch, maybe={item for item, age in ages.items() if age > 0})
         live.forgotten = {item for item, age in ages.items() if not age and item in self.ever}
         with self.server.client() as admin:
-            live.hand, live.lapsed = self.in_hand(admin)
+            live.hand, live.lapsed = self.in_flight(admin)
         there = live.hand | live.lapsed
         assert there <= self.claimed
         assert {item for item, age in ages.items() if age == -1} == live.hand

@@ -326,23 +326,23 @@ def test_forgotten_between_what_is_read(any_server, folder, archived_filter):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("what", ["give_up", "retry_given_up"])
-def test_given_up_or_offered_once_more_between_what_is_read(any_server, folder, archived_filter, what, moment):
+@pytest.mark.parametrize("what", ["reject", "retry_dead_letters"])
+def test_rejected_or_offered_once_more_between_what_is_read(any_server, folder, archived_filter, what, moment):
     """Such an item has a note, or is offered, after a restore: it is not seen without either."""
     news = archived_filter(capacity=1000, shards=1)
     mine = news.claims(beats=False)
     mine.claim_many(["x", "y"])
-    if what == "retry_given_up":
-        mine.give_up(["x"])
+    if what == "retry_dead_letters":
+        mine.reject(["x"])
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN leases")
     if moment == "after":
         running.step = running.flow.send(running.perform())
     with UriFilter.open("news", redis=any_server.url) as other:
-        mine.give_up(["x"]) if what == "give_up" else other.retry_given_up(["x"])
+        mine.reject(["x"]) if what == "reject" else other.retry_dead_letters(["x"])
     running.go_on()
     flush(any_server)
     again = archived_filter()
-    assert "x" in {each.item for each in [*again.given_up(), *again.in_hand()]} or again.release(["x"]) == [True]
+    assert "x" in {each.item for each in [*again.dead_letters(), *again.in_flight()]} or again.release(["x"]) == [True]
 
 
 def test_inserted_after_the_bitmaps_were_read(any_server, archived_filter):

@@ -31,7 +31,7 @@ from urifilter_redis import (
 from urifilter_redis.bloom import retention
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.flows import reclaim
-from urifilter_redis.protocol.claims import IN_HAND
+from urifilter_redis.protocol.claims import IN_FLIGHT
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
@@ -112,7 +112,7 @@ def test_what_a_claimed_item_has_been_through(news, other):
         mine.claimed("a")
 
 
-def test_what_somebody_has_in_hand(clients, any_server):
+def test_what_somebody_has_in_flight(clients, any_server):
     """Listed with its holder, counts, and what is left of the lease; what was released is not there."""
     news = clients.create("news", redis=any_server.url, **PRECISE, shards=3)
     with news.claims() as mine, news.claims(lease=5) as theirs:
@@ -121,12 +121,12 @@ def test_what_somebody_has_in_hand(clients, any_server):
         assert theirs.claim("a") is True
         mine.claim_many(map(str, range(20)))
         mine.release(["19"])
-        found = {each.item: each for each in news.in_hand()}
+        found = {each.item: each for each in news.in_flight()}
         assert set(found) == {"a", "b", *map(str, range(19))}
         assert (found["a"].holder, found["a"].payload, found["a"].failures) == (theirs.holder, "a", 1)
         assert (found["b"].holder, found["b"].payload, found["b"].lapses) == (mine.holder, "x" * 2000, 0)
         assert found["a"].lease <= 5 < found["b"].lease <= 60
-        assert len(news.in_hand(limit=7)) == 7
+        assert len(news.in_flight(limit=7)) == 7
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
@@ -139,32 +139,32 @@ def test_giving_up(clients, server, settings):
         assert mine.claim_many(["b", "c"]) == [True, True]
         mine.release(["b"], failed=True)
         assert mine.claim("b") is True
-        assert theirs.give_up(["a", "never"]) == [False, False]
-        assert mine.give_up([["b"], ["a"], ["b"]], "ü" * 150, key=lambda each: each[0]) == [True, True, False]
+        assert theirs.reject(["a", "never"]) == [False, False]
+        assert mine.reject([["b"], ["a"], ["b"]], "ü" * 150, key=lambda each: each[0]) == [True, True, False]
         assert [each.item for each in mine.held] == ["c"]
         assert theirs.claim_many(["a", "b"]) == [False, False]
         assert other.contains_many(["a", "b"]) == [True, True]
-        found = {each.item: each for each in other.given_up()}
+        found = {each.item: each for each in other.dead_letters()}
         assert [(each.payload, each.failures, each.lapses) for each in map(found.get, "ab")] == [
             ({"depth": 2}, 0, 0),
             ("b", 1, 0),
         ]
         assert {each.reason for each in found.values()} == {"ü" * 100}
-        assert len(other.given_up(limit=1)) == 1
-        assert other.info().claims.given_up == 2
-        assert other.retry_given_up(["a", "c", "never"]) == 1
+        assert len(other.dead_letters(limit=1)) == 1
+        assert other.info().claims.rejected == 2
+        assert other.retry_dead_letters(["a", "c", "never"]) == 1
         assert theirs.reclaim() == [Claim("a", {"depth": 2})]
-        assert [each.item for each in news.given_up()] == ["b"]
+        assert [each.item for each in news.dead_letters()] == ["b"]
         assert theirs.commit(["a"]) == [True]
-        assert news.retry_given_up() == 1
+        assert news.retry_dead_letters() == 1
         assert theirs.claim("b") is True
         assert theirs.claimed(["b"]) == [Claim("b", "b")]
-        assert theirs.give_up(["b"]) == [True]
+        assert theirs.reject(["b"]) == [True]
         news.forget(["b"])
-        assert news.given_up() == []
+        assert news.dead_letters() == []
     for wrong in (0, True, "1"):
         with pytest.raises(ValueError, match="limit is a number of items"):
-            news.given_up(wrong)
+            news.dead_letters(wrong)
 
 
 def test_a_lost_reply_of_giving_up(any_server, clients):
@@ -176,13 +176,13 @@ def test_a_lost_reply_of_giving_up(any_server, clients):
             mine.claim_many(["a", "b"])
             proxy.plan = lambda *_: Fault.CUT_AFTER
             with pytest.raises(AnswerLost) as lost:
-                mine.give_up(["a"], "404")
-            assert lost.value.method == "give_up"
+                mine.reject(["a"], "404")
+            assert lost.value.method == "reject"
             proxy.plan = lambda *_: Fault.PASS
             with pytest.raises(ValueError, match="retry= takes what this very method raised"):
                 mine.commit(["a"], retry=lost.value)
-            assert mine.give_up(["a"], retry=lost.value) == [True]  # for the reason that it had
-            assert [each.reason for each in news.given_up()] == ["404"]
+            assert mine.reject(["a"], retry=lost.value) == [True]  # for the reason that it had
+            assert [each.reason for each in news.dead_letters()] == ["404"]
 
 
 def test_a_lost_reply_of_offering_once_more(any_server, clients):
@@ -194,18 +194,18 @@ def test_a_lost_reply_of_offering_once_more(any_server, clients):
             with news.claims(beats=False) as mine:
                 mine.claim_many(["a", "b"])
                 mine.reclaim()
-                mine.give_up(["a", "b"], "a" + "ü" * 100)
-                assert {each.reason for each in news.given_up()} == {"a" + "ü" * 99}
+                mine.reject(["a", "b"], "a" + "ü" * 100)
+                assert {each.reason for each in news.dead_letters()} == {"a" + "ü" * 99}
                 proxy.plan = lambda command: Fault.CUT_AFTER if b"again" in command else Fault.PASS
                 with pytest.raises(AnswerLost) as lost:
-                    news.retry_given_up(*items)
-                assert lost.value.method == "retry_given_up"
+                    news.retry_dead_letters(*items)
+                assert lost.value.method == "retry_dead_letters"
                 proxy.plan = lambda *_: Fault.PASS
                 for each in items:
                     with pytest.raises(ValueError, match="retry= takes what this very object"):
                         mine.release(each, retry=lost.value)
-                assert news.retry_given_up(*items, retry=lost.value) == 2
-                assert news.retry_given_up() == 0
+                assert news.retry_dead_letters(*items, retry=lost.value) == 2
+                assert news.retry_dead_letters() == 0
 
 
 def test_leaving_gives_back(news, other):
@@ -264,7 +264,7 @@ def test_what_a_dead_holder_had(clients, clocked):
 
 @pytest.mark.parametrize("lives", ["alone", "beside long delays"])
 def test_a_clock_that_was_set_back(clients, clocked, lives):
-    """Who has nothing in hand, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
+    """Who has nothing in flight, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
     server, clock = clocked
     clock.ahead(8 * 86400)
     news = clients.create("news", redis=server.url, **PRECISE)
@@ -394,7 +394,7 @@ def test_two_objects_are_two_holders(news):
     assert "'one'" in repr(mine)
     assert mine.claim("a") is True
     assert theirs.release(["a"]) == [False]
-    assert "1 in hand" in repr(mine)
+    assert "1 in flight" in repr(mine)
     mine.close()
     theirs.close()
 
@@ -421,7 +421,7 @@ def test_closed_after_its_filter(clients, any_server, caplog):
     news.close()
     with caplog.at_level(logging.WARNING):
         mine.close()
-    assert "what is in hand is free after its lease only: filter 'news' is closed" in caplog.text
+    assert "what is in flight is free after its lease only: filter 'news' is closed" in caplog.text
 
 
 def test_closed_after_its_filter_was_dropped(clients, any_server, news, caplog):
@@ -430,11 +430,11 @@ def test_closed_after_its_filter_was_dropped(clients, any_server, news, caplog):
         mine.claim("a")
         news.drop()
     (told,) = [each.message for each in caplog.records]
-    assert told.endswith("the filter is gone, and what was in hand with it")
+    assert told.endswith("the filter is gone, and what was in flight with it")
 
 
 def test_nothing_is_pickled(news):
-    """What is in hand is in the hands of one process: neither pickle nor copy takes it."""
+    """What is in flight is in the hands of one process: neither pickle nor copy takes it."""
     mine = news.claims()
     for take in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="claims cannot be pickled"):
@@ -586,7 +586,7 @@ def test_what_info_tells_ends_a_pause(news, other, later, tells):
         theirs.claim("a")
         assert mine.reclaim() == []
         if tells == "info":
-            assert news.info().claims.in_hand == 1
+            assert news.info().claims.in_flight == 1
         elif tells == "told":
             assert mine.claim("a") is False
         else:
@@ -691,7 +691,7 @@ def test_an_entry_that_cannot_be_read(news, any_server, caplog):
 
 
 def test_growing_in_claim_and_commit(clients, any_server):
-    """A full slice makes the next, in claim and in commit; what is in hand counts nowhere until it is committed."""
+    """A full slice makes the next, in claim and in commit; what is in flight counts nowhere until it is committed."""
     news = clients.create("news", redis=any_server.url, capacity=500, error_rate=1e-6, retention="growing")
     with news.claims() as mine:
         assert mine.claim_many(range(450)) == [True] * 450
@@ -705,7 +705,7 @@ def test_growing_in_claim_and_commit(clients, any_server):
 
 
 def test_near_cache(clients, any_server):
-    """It learns what is committed or seen, and never what is claimed, in hand or released."""
+    """It learns what is committed or seen, and never what is claimed, in flight or released."""
     clients.create("news", redis=any_server.url, **PRECISE)
     news = clients.open("news", redis=any_server.url, near_cache=100)
     other = clients.open("news", redis=any_server.url)
@@ -730,9 +730,9 @@ def test_near_cache(clients, any_server):
         assert mine.claim("c") is False
         assert news.near_cache.entries == 2
         mine.claim("d")
-        assert mine.give_up(["d"]) == [True]
+        assert mine.reject(["d"]) == [True]
         assert news.near_cache.entries == 3
-        assert news.retry_given_up(["d"]) == 1
+        assert news.retry_dead_letters(["d"]) == 1
         assert news.near_cache.entries == 2
         assert mine.claim("d") is True
         made = []
@@ -848,7 +848,7 @@ def test_a_forked_child(any_server):
 
 
 def test_a_forked_child_that_only_closes(any_server):
-    """What the parent has in hand stays, and so does its thread."""
+    """What the parent has in flight stays, and so does its thread."""
     with UriFilter.create("news", redis=any_server.url, **PRECISE) as news, news.claims() as mine:
         mine.claim("a")
         assert in_child(mine.close) is None
@@ -885,15 +885,15 @@ def test_closing_while_the_server_is_away(clients, make_server, caplog):
     server.kill()
     with caplog.at_level(logging.WARNING):
         mine.close()
-    assert "what is in hand is free after its lease only" in caplog.text
+    assert "what is in flight is free after its lease only" in caplog.text
     server.start()
 
 
-def test_the_answer_of_a_claim_in_hand(news):
+def test_the_answer_of_a_claim_in_flight(news):
     """The wire's -1 has one name."""
     with news.claims() as mine:
         mine.claim("a")
-        assert mine.claim_ages(["a"]) == [IN_HAND]
+        assert mine.claim_ages(["a"]) == [IN_FLIGHT]
 
 
 def lost(proxy, method, *arguments, cut: int = 0):
@@ -1006,7 +1006,7 @@ def test_payloads_of_items_that_the_near_cache_had_answered(lossy, any_server):
 
 @pytest.mark.slow
 def test_a_late_failure_of_a_reclaim(lossy, monkeypatch):
-    """It is raised only if nothing was found before; what was found is in hand."""
+    """It is raised only if nothing was found before; what was found is in flight."""
     news, _ = lossy
     with news.claims() as dead:
         dead.claim_many(range(40))

@@ -1,4 +1,4 @@
-"""What is in hand is archived and comes back: a page may be fetched twice after a restore, and none is swallowed."""
+"""What is in flight is archived and comes back: a page may be fetched twice after a restore, and none is swallowed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 from support import cli
 from support.archives import sound
-from support.in_hand import Holder, in_hand, let_lapse
+from support.in_flight import Holder, in_flight, let_lapse
 from support.pipelines import pipelines
 from support.servers import Saved
 
@@ -39,7 +39,7 @@ def names(items) -> set[str]:
 
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_into_an_empty_redis(any_server, folder, name):
-    """All entries are in hand again, with their counts and texts; what was committed is seen, and the rest is new."""
+    """All entries are in flight again, with their counts and texts; what was committed is seen, and the rest is new."""
     where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS | RETENTIONS[name]) as news, any_server.client() as admin:
         one, other = Holder(news), Holder(news, payload=LARGE)
@@ -48,13 +48,13 @@ def test_into_an_empty_redis(any_server, folder, name):
         assert one.commit(range(40)) == [0] * 40
         assert one.release(range(40, 50), delay=600, failed=True) == [1] * 10
         news.checkpoint()
-        before = in_hand(news, admin)
+        before = in_flight(news, admin)
         assert set(before) == names(range(40, 200))
         assert all(before[str(item)][1:] == (1, 0) for item in range(40, 50))
         admin.flushall()
         with UriFilter.open("news", **where) as again:
             assert again.restored.shards == 3
-            assert in_hand(again, admin) == before
+            assert in_flight(again, admin) == before
             assert again.info().claims is not None
             assert again.insert_ages(range(40, 200)) == [-1] * 160
             assert again.contains_many(range(210)) == [True] * 200 + [False] * 10
@@ -64,23 +64,23 @@ def test_into_an_empty_redis(any_server, folder, name):
 
 
 def test_notes_come_back(any_server, folder):
-    """What was given up stays so after a restore, with its note; giving up is a change for the next checkpoint."""
+    """Dead letters are back after a restore; a rejection is a change for the next checkpoint."""
     where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         with news.claims() as mine:
             mine.claim_many(range(20), payload=lambda item: LARGE if item else "short")
-            mine.give_up(range(10), "404")
+            mine.reject(range(10), "404")
             news.checkpoint()
-            mine.give_up(range(10, 20), "500")
-        before = {each.item: each for each in news.given_up()}
+            mine.reject(range(10, 20), "500")
+        before = {each.item: each for each in news.dead_letters()}
         assert news.checkpoint().shards > 0
         admin.flushall()
         with UriFilter.open("news", **where) as again:
-            assert {each.item: each for each in again.given_up()} == before
+            assert {each.item: each for each in again.dead_letters()} == before
             assert len(before) == 20
             assert again.contains_many(range(20)) == [True] * 20
-            assert sum(int(admin.hget(again._session.keys.shard(n).meta, "given_up") or 0) for n in range(3)) == 20
-            assert again.retry_given_up() == 20
+            assert sum(int(admin.hget(again._session.keys.shard(n).meta, "rejected") or 0) for n in range(3)) == 20
+            assert again.retry_dead_letters() == 20
             with again.claims() as other:
                 assert {each.item: each.payload for each in other.reclaim()} == dict(
                     enumerate(["short"] + [LARGE] * 19)
@@ -122,16 +122,16 @@ def test_nothing_changed_but_hands(any_server, folder):
             assert news.checkpoint().shards == 1
             one.beat()
             assert news.checkpoint().shards == 0
-            expected = in_hand(news, admin)
+            expected = in_flight(news, admin)
             admin.flushall()
             with UriFilter.open("news", **where) as again:
-                assert in_hand(again, admin) == expected
+                assert in_flight(again, admin) == expected
                 again.checkpoint()
 
 
-@pytest.mark.parametrize("lost", ["today", "leases", "hands", "holders", "leases hands holders"])
+@pytest.mark.parametrize("lost", ["today", "leases", "in_flight", "holders", "leases in_flight holders"])
 def test_a_part_is_lost(any_server, folder, lost):
-    """Redis lost a slice, and perhaps keys of claims: nothing in hand is lost, and what was committed since is seen."""
+    """Redis lost a slice, and perhaps keys of claims: nothing in flight is lost; what was committed since is seen."""
     where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS | RETENTIONS["ring"] | {"shards": 1}) as news:
         one = Holder(news)
@@ -146,8 +146,8 @@ def test_a_part_is_lost(any_server, folder, lost):
         with any_server.client() as admin:
             admin.delete(keys.slice("history_1"), *(keys.slice(each) for each in lost.split() if each != "today"))
             with UriFilter.open("news", **where) as again:
-                there = in_hand(again, admin)
-                twice = {"leases", "leases hands holders"} & {lost}
+                there = in_flight(again, admin)
+                twice = {"leases", "leases in_flight holders"} & {lost}
                 expected = range(30, 100) if twice else range(50, 120)
                 assert set(there) == names(expected)
                 if not twice:
@@ -157,7 +157,7 @@ def test_a_part_is_lost(any_server, folder, lost):
 
 
 def test_redis_comes_back_older(any_server, folder):
-    """What is in hand in either is in hand; an item that was committed since may come twice."""
+    """What is in flight in either is in flight; an item that was committed since may come twice."""
     where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         one = Holder(news)
@@ -173,7 +173,7 @@ def test_redis_comes_back_older(any_server, folder):
             assert Holder(without).claim(range(200, 220)) == [0] * 20
             assert one.release([60], failed=True) == [1]
         with UriFilter.open("news", **where) as again:
-            there = in_hand(again, admin)
+            there = in_flight(again, admin)
             assert set(there) == names([*range(150), *range(200, 220)])
             assert there["60"][1] == 1
             assert one.commit(range(40)) == [0] * 40
@@ -187,16 +187,16 @@ def test_taken_over_half_way(any_server, folder):
         Holder(news, payload=LARGE).claim(range(250))
         Holder(news).claim(range(250, 400))
         news.checkpoint()
-        expected = in_hand(news, admin)
+        expected = in_flight(news, admin)
         keys = news._session.keys.shard(0)
         admin.flushall()
         for _ in pipelines(ensure(news._session), news._connector):
-            if 0 < admin.zcard(keys.hands) < 400:
+            if 0 < admin.zcard(keys.in_flight) < 400:
                 break
-        assert 0 < admin.zcard(keys.hands) < 400
+        assert 0 < admin.zcard(keys.in_flight) < 400
         admin.hset(keys.meta, "restored", 0)
         with UriFilter.open("news", **where) as again:
-            assert in_hand(again, admin) == expected
+            assert in_flight(again, admin) == expected
 
 
 def test_a_shard_without_claims(any_server, folder):
@@ -215,7 +215,7 @@ def test_a_shard_without_claims(any_server, folder):
         with UriFilter.open("news", **where) as again:
             assert with_claims() == [False, False, True]
             assert again.insert_ages([1, 2, 100]) == [-1, 0, 1]
-            assert set(in_hand(again, admin)) == {"1"}
+            assert set(in_flight(again, admin)) == {"1"}
 
 
 def test_damaged_leases(any_server, folder, tmp_path):
@@ -234,7 +234,7 @@ def test_damaged_leases(any_server, folder, tmp_path):
         admin.flushall()
         with UriFilter.open("news", **where) as again:
             assert len(again.restored.problems) == 1
-            assert set(in_hand(again, admin)) == names(range(10))
+            assert set(in_flight(again, admin)) == names(range(10))
         damage(tmp_path, texts[older]["document"])
         admin.flushall()
         with pytest.raises(ArchiveCorrupt, match="no checkpoint of 'news' is good"):
@@ -251,7 +251,7 @@ def damage(folder, document) -> None:
 
 
 def test_an_export(any_server, folder, tmp_path):
-    """A file has what is in hand; imported and restored it is in hand elsewhere. The file itself has not seen it."""
+    """A file has what is in flight; imported and restored it is in flight elsewhere. The file has not seen it."""
     path = tmp_path / "news.uf"
     with (
         UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news,
@@ -262,9 +262,9 @@ def test_an_export(any_server, folder, tmp_path):
         one.commit(range(50))
         with news.claims() as mine:
             mine.claim_many(range(100, 110))
-            mine.give_up(range(100, 110), "404")
+            mine.reject(range(100, 110), "404")
         news.checkpoint()
-        expected, notes = in_hand(news, admin), news.given_up()
+        expected, notes = in_flight(news, admin), news.dead_letters()
         cli.run("archive", "export", "news", str(path), "--archive", folder)
         with ExportedFilter(path) as exported:
             exported.verify()
@@ -274,8 +274,8 @@ def test_an_export(any_server, folder, tmp_path):
         sound(elsewhere)
         admin.flushall()
         with UriFilter.open("news", redis=any_server.url, archive=elsewhere) as again:
-            assert in_hand(again, admin) == expected
-            assert (again.given_up(), len(notes)) == (notes, 10)
+            assert in_flight(again, admin) == expected
+            assert (again.dead_letters(), len(notes)) == (notes, 10)
 
 
 def sizes_of_scans(news, flow) -> list[int]:
@@ -303,11 +303,11 @@ def test_many_and_large(any_server, folder):
         assert len(sizes) > 10
         assert max(sizes) < 3 << 20
         assert sum(sizes) > 30 * 60_000
-        expected = in_hand(news, admin)
+        expected = in_flight(news, admin)
         assert len(expected) == 5030
         admin.flushall()
         with UriFilter.open("news", **where) as again:
-            assert in_hand(again, admin) == expected
+            assert in_flight(again, admin) == expected
 
 
 def test_in_mongodb(any_server, mongodb):
@@ -316,10 +316,10 @@ def test_in_mongodb(any_server, mongodb):
     with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
         Holder(news, payload=LARGE).claim(range(100))
         news.checkpoint()
-        expected = in_hand(news, admin)
+        expected = in_flight(news, admin)
         admin.flushall()
         with UriFilter.open("news", **where) as again:
-            assert in_hand(again, admin) == expected
+            assert in_flight(again, admin) == expected
     sound(mongodb)
 
 
@@ -337,4 +337,4 @@ def test_no_room_for_the_leases(make_server, folder):
         assert admin.keys() == []
         admin.config_set("maxmemory", 0)
         with UriFilter.open("news", **where) as again:
-            assert len(in_hand(again, admin)) == 100
+            assert len(in_flight(again, admin)) == 100

@@ -1,4 +1,4 @@
-"""Beats: what is in hand stays there while its object lives, and what no caller knows of is given back."""
+"""Beats: what is in flight stays there while its object lives, and what no caller knows of is given back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urifilter_redis.engine.driver import drive
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
 QUICK = Timeouts(connect=0.2, reply=0.2, total=0.3)
-HANDS, HOLDERS, META = (f"urifilter:{{news:0}}:{name}" for name in ("hands", "holders", "meta"))
+IN_FLIGHT, HOLDERS, META = (f"urifilter:{{news:0}}:{name}" for name in ("in_flight", "holders", "meta"))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def beating() -> list[threading.Thread]:
 
 @pytest.mark.usefixtures("often")
 def test_slow_work_keeps_its_items(clients, clocked):
-    """Two leases pass, and the item is still in hand; that of an object that does not beat has lapsed."""
+    """Two leases pass, and the item is still in flight; that of an object that does not beat has lapsed."""
     server, clock = clocked
     news = clients.create("news", redis=server.url, **PRECISE)
     idle = news.claims(lease=5, beats=False)
@@ -102,7 +102,7 @@ def test_a_late_beat_revives(clients, clocked):
 
 
 def test_only_silent_shards_are_beaten(any_server, monkeypatch):
-    """A beat goes to the shards that have something in hand and heard nothing within a third of the lease."""
+    """A beat goes to the shards that have something in flight and heard nothing within a third of the lease."""
     with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=8) as news, any_server.client() as admin:
         mine = news.claims(lease=3600)
         news.beat(mine.holder)  # so that the script is loaded
@@ -287,7 +287,7 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
 
 @pytest.mark.slow
 def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
-    """What it may have taken is given back after its deadline, although calls go on and nothing else is in hand."""
+    """What it may have taken is given back after its deadline, although calls go on and nothing else is in flight."""
     monkeypatch.setattr(holdings, "CALL_LIFE", 500)
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
@@ -364,7 +364,7 @@ def test_the_thread_ends_with_its_object(news):
 
 @pytest.mark.usefixtures("often")
 def test_nothing_beats_for_a_closed_filter(clients, any_server):
-    """What is in hand then lapses; the object is not closed, and nobody could commit by it."""
+    """What is in flight then lapses; the object is not closed, and nobody could commit by it."""
     news = clients.create("news", redis=any_server.url, **PRECISE)
     mine = news.claims(lease=5)
     mine.claim("a")
@@ -403,7 +403,7 @@ threading.Event().wait(0.3)
 @pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_beats_over_a_lossy_way(any_server):
-    """Lost, late and repeated calls and beats: each item is final once, and nothing stays in anybody's hands."""
+    """Lost, late and repeated calls and beats: each item is final once, and nothing stays in flight."""
     UriFilter.create("news", redis=any_server.url, **PRECISE, shards=3).close()
     with (
         Proxy(any_server.port, at_random(7, 0.3), late_after=5) as proxy,
@@ -419,4 +419,4 @@ def test_beats_over_a_lossy_way(any_server):
             proxy.release()
         assert final == 300
         with any_server.client() as admin:
-            assert [admin.zcard(key) for key in admin.keys("*:hands")] == []
+            assert [admin.zcard(key) for key in admin.keys("*:in_flight")] == []

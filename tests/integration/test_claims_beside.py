@@ -6,7 +6,7 @@ import json
 
 import pytest
 from support import cli
-from support.in_hand import Holder, in_hand, let_lapse
+from support.in_flight import Holder, in_flight, let_lapse
 from support.shard_keys import shard_key
 
 from urifilter_redis import ClaimsInfo, SliceLost, UriFilter, drop_filter
@@ -33,7 +33,7 @@ def admin(any_server):
 
 
 def test_info(news, admin):
-    """It counts what is in hand, lapsed and delayed, and the living holders; without claims there is nothing."""
+    """It counts what is in flight, lapsed and delayed, and the living holders; without claims there is nothing."""
     assert news.info().claims is None
     one, other, dead = Holder(news, 100), Holder(news, 100), Holder(news, 300)
     one.claim(range(50))
@@ -46,15 +46,15 @@ def test_info(news, admin):
     found = news.info().claims
     assert found.oldest_lapse == pytest.approx(1000, abs=30)
     assert found == ClaimsInfo(
-        in_hand=64, lapsed=24, delayed=10, holders=2, oldest_lapse=found.oldest_lapse, lease=300.0
+        in_flight=64, lapsed=24, delayed=10, holders=2, oldest_lapse=found.oldest_lapse, lease=300.0
     )
-    assert json.loads(json.dumps(news.info().to_dict()))["claims"]["in_hand"] == 64
-    keys = [shard_key("news", shard, 3, name) for shard in range(3) for name in ("leases", "hands", "holders")]
+    assert json.loads(json.dumps(news.info().to_dict()))["claims"]["in_flight"] == 64
+    keys = [shard_key("news", shard, 3, name) for shard in range(3) for name in ("leases", "in_flight", "holders")]
     assert news.info().memory > sum(admin.memory_usage(key) for key in keys)
     assert one.commit(range(20)) == [0] * 14 + [1, 1] + [0] * 4
     assert one.commit(range(20, 100)) == [0] * 80
     found = news.info().claims
-    assert (found.in_hand, found.lapsed, found.delayed, found.oldest_lapse) == (0, 0, 0, None)
+    assert (found.in_flight, found.lapsed, found.delayed, found.oldest_lapse) == (0, 0, 0, None)
 
 
 def test_many_holders(news, admin):
@@ -65,10 +65,10 @@ def test_many_holders(news, admin):
         for number in range(2500):
             holder = b"\2" + number.to_bytes(7, "big")
             pipe.zadd(key.holders, {holder: 1e13 if number % 2 else number + 1})
-            pipe.zadd(key.hands, {holder + bytes(16): 0})
+            pipe.zadd(key.in_flight, {holder + bytes(16): 0})
         pipe.execute()
     found = news.info().claims
-    assert (found.in_hand, found.lapsed, found.holders) == (50 + 1250, 1250, 1 + 1250)
+    assert (found.in_flight, found.lapsed, found.holders) == (50 + 1250, 1250, 1 + 1250)
 
 
 def test_the_command_line(news, admin, any_server):
@@ -79,7 +79,7 @@ def test_the_command_line(news, admin, any_server):
     one = Holder(news, 60)
     one.claim(range(1234))
     text = cli.run("info", "news", *where)[0].decode()
-    assert "\nin hand                 1,234\n" in text
+    assert "\nin flight               1,234\n" in text
     assert "\nholders                 1\n" in text
     assert "oldest lapse" not in text
     let_lapse(news, admin, one.name, 100)
@@ -95,27 +95,27 @@ def test_the_command_line(news, admin, any_server):
     assert "urifilter reclaim news" in cli.run("doctor", *where, code=1)[0].decode()
 
 
-def test_what_is_given_up(news, any_server):
+def test_dead_letters(news, any_server):
     """Info counts it, in all and now; doctor says how much it is, and how it is listed."""
     where = ("--redis", any_server.url)
     with news.claims() as mine:
         mine.claim_many(map(str, range(7)))
-        assert "given up" not in cli.run("doctor", *where, code=1)[0].decode()
-        mine.give_up(map(str, range(5)), "404")
-        assert news.retry_given_up(["0", "1"]) == 2
+        assert "dead letters" not in cli.run("doctor", *where, code=1)[0].decode()
+        mine.reject(map(str, range(5)), "404")
+        assert news.retry_dead_letters(["0", "1"]) == 2
         found = news.info().claims
-        assert (found.given_up, found.notes) == (5, 3)
+        assert (found.rejected, found.dead_letters) == (5, 3)
         text = cli.run("info", "news", *where)[0].decode()
-        assert "\ngiven up                5\n" in text
-        assert "\nnotes                   3\n" in text
+        assert "\nrejected                5\n" in text
+        assert "\ndead letters            3\n" in text
         text = cli.run("doctor", *where, code=1)[0].decode()
-        assert "given up 3 (urifilter given-up news lists them, and --retry offers them once more)" in text
-        assert news.retry_given_up() == 3
-        assert "given up" not in cli.run("doctor", *where, code=1)[0].decode()
+        assert "dead letters 3 (urifilter dead-letters news lists them, and --retry offers them once more)" in text
+        assert news.retry_dead_letters() == 3
+        assert "dead letters" not in cli.run("doctor", *where, code=1)[0].decode()
 
 
 def test_a_union_leaves_them_behind(news, admin, any_server):
-    """What is in hand in the source is new in the target, even if the target has forgotten it; and the other way."""
+    """What is in flight in the source is new in the target, even if the target has forgotten it; and the other way."""
     with UriFilter.create("monday", redis=any_server.url, **news.settings) as source:
         mine, theirs = Holder(news), Holder(source)
         news.insert_many(range(5))
@@ -126,12 +126,12 @@ def test_a_union_leaves_them_behind(news, admin, any_server):
         assert theirs.commit(range(150, 200)) == [0] * 50
         assert mine.claim(range(40, 60)) == [0] * 20
         assert news.union("monday") == pytest.approx(95, abs=3)
-        assert set(in_hand(news, admin)) == {str(item) for item in range(40, 60)}
+        assert set(in_flight(news, admin)) == {str(item) for item in range(40, 60)}
         assert news.contains_many(range(5)) == [False] * 5
         assert news.contains_many(range(100, 200)) == [False] * 50 + [True] * 50
         assert news.insert_ages(range(40, 60)) == [-1] * 20
         assert mine.commit(range(40, 60)) == [0] * 20
-        assert len(in_hand(source, admin)) == 55
+        assert len(in_flight(source, admin)) == 55
 
 
 def test_a_drop(news, admin, any_server):
@@ -146,7 +146,7 @@ def test_a_drop(news, admin, any_server):
 
 
 def test_leftovers_are_not_taken_over(news, admin, any_server):
-    """A filter that is made anew has nothing in hand, whatever an earlier one of its name left."""
+    """A filter that is made anew has nothing in flight, whatever an earlier one of its name left."""
     Holder(news).claim(range(100))
     kept = {key: admin.dump(key) for key in admin.keys("*}:[lh]*")}
     assert len(kept) == 9
@@ -155,19 +155,19 @@ def test_leftovers_are_not_taken_over(news, admin, any_server):
         admin.restore(key, 0, value)
     with UriFilter.create("news", redis=any_server.url, **SETTINGS) as again:
         assert Holder(again).claim(range(100)) == [0] * 100
-        assert len(in_hand(again, admin)) == 100
+        assert len(in_flight(again, admin)) == 100
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
 def test_rotations(any_server, admin, retention):
-    """What is in hand stays through any number of them, and a commit writes it to the newest slice."""
+    """What is in flight stays through any number of them, and a commit writes it to the newest slice."""
     settings = SETTINGS | {"retention": retention, "slices": 3, "period": "1d"}
     with UriFilter.create("news", redis=any_server.url, **settings) as news:
         one = Holder(news)
         one.claim(range(50))
         for _ in range(5):
             news.rotate()
-        assert set(in_hand(news, admin)) == {str(item) for item in range(50)}
+        assert set(in_flight(news, admin)) == {str(item) for item in range(50)}
         assert news.insert_ages(range(50)) == [-1] * 50
         assert one.commit(range(50)) == [0] * 50
         assert news.ages(range(50)) == [1] * 50
@@ -183,7 +183,7 @@ def test_rights(news):
 
 
 def test_a_lost_meta_beside_leases(news, admin):
-    """A shard that lost its meta is not made anew over what is in hand."""
+    """A shard that lost its meta is not made anew over what is in flight."""
     Holder(news).claim(range(100))
     admin.delete(shard_key("news", 0, 3, "meta"))
     with pytest.raises(SliceLost):

@@ -31,7 +31,7 @@ class Told:
     """What one crawler wrote of itself.
 
     Attributes:
-        taken: when the call began that took each page in hand.
+        taken: when the call began that claimed each page.
         fetched: how often it fetched each page.
         committing: the pages whose commit was sent.
         committed: when the answers about each page were there.
@@ -46,8 +46,8 @@ class Told:
     final: list[int] = field(default_factory=list)
     end: bool = False
 
-    def had_in_hand(self, since: float, until: float) -> set[int]:
-        """The pages that it had in hand at some moment of this time."""
+    def had_in_flight(self, since: float, until: float) -> set[int]:
+        """The pages that it had in flight at some moment of this time."""
         return {
             page for page, at in self.taken.items() if at <= until and self.committed.get(page, float("inf")) >= since
         }
@@ -170,15 +170,15 @@ def crash(url: str, out, count: int, way: str, *, kills: int, stops: int, work: 
 def check_claims(server, crowd: Crowd, count: int) -> str:
     """Check that every page is final, once, and that all work that was done twice is explained; return the figures.
 
-    Every poison page was given up, once, with its failures.
+    Every poison page was rejected, once, with its failures.
     """
     told, pages = crowd.told(), set(range(count))
     poison = {page for page in pages if is_poison(page)}
     with UriFilter.open("news", redis=server.url) as news:
-        notes = {each.item: each for each in news.given_up(limit=count)}
+        notes = {each.item: each for each in news.dead_letters(limit=count)}
         assert set(notes) == poison
         assert {(each.failures, each.reason) for each in notes.values()} == {(MOST_FAILURES, "poison")}
-        assert news.info().claims.given_up == len(poison)
+        assert news.info().claims.rejected == len(poison)
         assert all(news.contains_many(pages))
         assert news.inserted() == count  # each commit that made a page final was counted, once
         assert sum(news.commit(pages)) == 0
@@ -193,9 +193,9 @@ def check_claims(server, crowd: Crowd, count: int) -> str:
     assert set(fetched) == pages
     lost: collections.Counter[int] = collections.Counter()
     for number, at in crowd.killed.items():
-        lost.update(told[number].had_in_hand(at, at))
+        lost.update(told[number].had_in_flight(at, at))
     for number, since, until in crowd.stopped:
-        lost.update(told[number].had_in_hand(since, until))
+        lost.update(told[number].had_in_flight(since, until))
     assert all(fetched[page] > MOST_FAILURES for page in poison)
     again = {page: times - 1 - MOST_FAILURES * (page in poison) for page, times in fetched.items()}
     # of a poison page that somebody takes twice only the second time is known: it may be the one after a stop
@@ -204,8 +204,9 @@ def check_claims(server, crowd: Crowd, count: int) -> str:
     twice = sum(again.values())
     return (
         f"{count} pages, {len(crowd.killed)} kills, {len(crowd.stopped)} stops: none lost; fetched again {twice}, of"
-        f" {sum(lost.values())} in hand at a kill or stop; True once each, {len(untold)} of them said to one that died;"
-        f" {len(poison)} given up once each, after {MOST_FAILURES} failures"
+        f" {sum(lost.values())} in flight at a kill or stop;"
+        f" True once each, {len(untold)} of them said to one that died;"
+        f" {len(poison)} rejected once each, after {MOST_FAILURES} failures"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and cancellation at any place: nothing that no caller knows of stays in hand, and no True is lost."""
+"""Ctrl-C and cancellation at any place: nothing that no caller knows of stays in flight, and no True is lost."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def limit_of(call) -> int:
 
 
 def test_every_place_of_a_claim(news, other, sample, monkeypatch):
-    """What an interrupted claim has taken is given back by the next beat, and by closing; what was in hand stays."""
+    """What an interrupted claim has taken is given back by the next beat, and by closing; what was in flight stays."""
     with news.claims() as mine:
         items = fresh()
         places = limit_of(lambda: mine.claim_many(items))
@@ -253,7 +253,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
 @pytest.mark.parametrize("lose", ["waiting", "sent"])
 @pytest.mark.parametrize("name", ["claim", "reclaim", "commit", "release"])
 def test_a_cancelled_task(any_server, monkeypatch, name, lose):
-    """Cancelled before its pipeline is sent or after, a task leaves nothing in hand, and the answers of commit."""
+    """Cancelled before its pipeline is sent or after, a task leaves nothing in flight, and the answers of commit."""
     monkeypatch.setattr(holdings, "CALL_LIFE", 0)
 
     async def crawl() -> None:

@@ -1,4 +1,4 @@
-"""``claim``, ``commit``, ``release``, ``reclaim``, ``beat``: lines in hand, and none lost with who had it."""
+"""``claim``, ``commit``, ``release``, ``reclaim``, ``beat``: lines in flight, and none lost with who had it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def urls(count: int) -> list[bytes]:
 
 
 def test_lists(news):
-    """What is in hand, and what was given up; and all of it once more."""
+    """What is in flight, and the dead letters; and all of it once more."""
     with news.claims() as mine:
         mine.claim_many(["a b", {"x": [1]}, b"\xff", "c"])
         mine.release(["c"], failed=True)
@@ -61,23 +61,23 @@ def test_lists(news):
             '{"x": [1]}',
         ]
         assert all(mine.holder in line for line in out.decode().splitlines()[1:])
-        mine.give_up(["c", b"\xff"], "404")
-        found = {each["item"]: each for each in json.loads(cli.run("--json", "given-up", "news")[0])}
+        mine.reject(["c", b"\xff"], "404")
+        found = {each["item"]: each for each in json.loads(cli.run("--json", "dead-letters", "news")[0])}
         assert (found["c"]["failures"], found["c"]["reason"]) == (1, "404")
-        out, _ = cli.run("given-up", "news", "--limit", "1")
+        out, _ = cli.run("dead-letters", "news", "--limit", "1")
         assert out.decode().split()[-1] == "404"
-        out, _ = cli.run("given-up", "news", "--retry")
+        out, _ = cli.run("dead-letters", "news", "--retry")
         assert out == b"2 items offered once more (filter news)\n"
         assert len(json.loads(cli.run("--json", "claims", "news")[0])) == 2
-        assert json.loads(cli.run("--json", "given-up", "news")[0]) == []
+        assert json.loads(cli.run("--json", "dead-letters", "news")[0]) == []
         assert {each.item for each in mine.reclaim()} == {"c", b"\xff"}
 
 
 def test_long_lists_and_none(news):
     """Data is on stdout; what is said about it, and what is wrong, is on stderr."""
-    assert cli.run("claims", "news") == (b"", "nothing is in hand (filter news)\n")
-    assert cli.run("given-up", "news") == (b"", "nothing was given up (filter news)\n")
-    assert [cli.run("--json", name, "news") for name in ("claims", "given-up")] == [(b"[]\n", "")] * 2
+    assert cli.run("claims", "news") == (b"", "nothing is in flight (filter news)\n")
+    assert cli.run("dead-letters", "news") == (b"", "nothing was rejected (filter news)\n")
+    assert [cli.run("--json", name, "news") for name in ("claims", "dead-letters")] == [(b"[]\n", "")] * 2
     with news.claims() as mine:
         mine.claim_many([*map(str, range(200)), "x" * 60_000])
         out, err = cli.run("claims", "news")
@@ -85,31 +85,38 @@ def test_long_lists_and_none(news):
         out, err = cli.run("claims", "news", "--limit", "201")
         assert (len(out.splitlines()), err, max(map(len, out.decode().splitlines())) < 300) == (202, "", True)
         assert len(json.loads(cli.run("--json", "claims", "news", "--limit", "7")[0])) == 7
-        mine.give_up(map(str, range(101)), "a\x1b[2J\nb")
-        out, err = cli.run("given-up", "news")
+        mine.reject(map(str, range(101)), "a\x1b[2J\nb")
+        out, err = cli.run("dead-letters", "news")
         assert (len(out.splitlines()), err) == (101, "there are more: --limit 200\n")
         assert b"\x1b" not in out
-        assert {each["reason"] for each in json.loads(cli.run("--json", "given-up", "news")[0])} == {"a\x1b[2J\nb"}
-    for name in ("claims", "given-up"):
+        assert {each["reason"] for each in json.loads(cli.run("--json", "dead-letters", "news")[0])} == {"a\x1b[2J\nb"}
+    for name in ("claims", "dead-letters"):
         assert "there is no such filter" in cli.run(name, "missing", code=2)[1]
         cli.run(name, "news", "--limit", 0, code=2)
-    assert "leave out --limit" in cli.run("given-up", "news", "--retry", "--limit", 5, code=2)[1]
-    assert json.loads(cli.run("--json", "given-up", "news", "--retry")[0]) == {"filter": "news", "offered": 101}
+    assert "leave out --limit" in cli.run("dead-letters", "news", "--retry", "--limit", 5, code=2)[1]
+    assert json.loads(cli.run("--json", "dead-letters", "news", "--retry")[0]) == {"filter": "news", "offered": 101}
 
 
 def test_giving_up(news):
-    """Lines that their holder has in hand, with a reason; of others nothing."""
+    """Lines that their holder has in flight, with a reason; of others nothing."""
     run("claim", "--holder", HOLDER, given=b"a\nb\nc\n")
     run("claim", given=b"d\n")
-    given_up = ("--holder", HOLDER, "--give-up", "answers 404")
-    out, err = run("commit", *given_up, given=b"a\nd\nnever\n")
-    assert (out, err) == (b"", "3 lines: 1 given up, 2 were not in hand (filter news)\n")
-    told = json.loads(run("commit", "--json", *given_up, given=b"b\nb\n")[0])
-    assert told == {"filter": "news", "lines": 2, "given_up": 1, "not_in_hand": 1, "bad": 0, "over_capacity": False}
-    assert {(each.item, each.reason) for each in news.given_up()} == {("a", "answers 404"), ("b", "answers 404")}
-    for wrong in (("--holder", HOLDER), ("--give-up", "")):
-        assert "--give-up and --holder go together" in run("commit", *wrong, given=b"c\n", code=2)[1]
-    assert {each.item for each in news.in_hand()} == {"c", "d"}
+    rejecting = ("--holder", HOLDER, "--reject", "answers 404")
+    out, err = run("commit", *rejecting, given=b"a\nd\nnever\n")
+    assert (out, err) == (b"", "3 lines: 1 rejected, 2 were not in flight (filter news)\n")
+    told = json.loads(run("commit", "--json", *rejecting, given=b"b\nb\n")[0])
+    assert told == {
+        "filter": "news",
+        "lines": 2,
+        "rejected": 1,
+        "not_in_flight": 1,
+        "bad": 0,
+        "over_capacity": False,
+    }
+    assert {(each.item, each.reason) for each in news.dead_letters()} == {("a", "answers 404"), ("b", "answers 404")}
+    for wrong in (("--holder", HOLDER), ("--reject", "")):
+        assert "--reject and --holder go together" in run("commit", *wrong, given=b"c\n", code=2)[1]
+    assert {each.item for each in news.in_flight()} == {"c", "d"}
     assert news.contains("never") is False
 
 
@@ -134,26 +141,28 @@ def holder_in(err: str) -> str:
 
 
 def test_lines_go_from_hand_to_hand():
-    """Claimed once; committed once; what is given back is printed by reclaim, until nobody has anything in hand."""
+    """Claimed once; committed once; what is given back is printed by reclaim, until nobody has anything in flight."""
     out, err = run("claim", given=b"b\na\nb\r\nc")
     assert out == b"b\na\nc\n"
-    assert err.splitlines()[-1] == "4 lines: 3 claimed, 1 in hand already, 0 seen before (filter news)"
+    assert err.splitlines()[-1] == "4 lines: 3 claimed, 1 in flight already, 0 seen before (filter news)"
     assert run("claim", "-q", given=b"a\nd\n") == (b"d\n", "")
     assert run("commit", given=b"a\nx\n")[1] == "2 lines: 2 final now, 0 were before (filter news)\n"
     assert run("commit", given=b"a\nd\n")[1] == "2 lines: 1 final now, 1 were before (filter news)\n"
-    assert run("release", given=b"a\nb\n")[1] == "2 lines: 1 given back, 1 were not in hand (filter news)\n"
-    assert run("claim", given=b"a\nc\n")[1].splitlines()[-1].startswith("2 lines: 0 claimed, 1 in hand already, 1 seen")
+    assert run("release", given=b"a\nb\n")[1] == "2 lines: 1 given back, 1 were not in flight (filter news)\n"
+    assert (
+        run("claim", given=b"a\nc\n")[1].splitlines()[-1].startswith("2 lines: 0 claimed, 1 in flight already, 1 seen")
+    )
     out, err = run("reclaim")
     assert out == b"b\n"
     assert err.splitlines()[-1] == "1 line reclaimed (filter news)"
     out, err = run("reclaim", code=3)
     assert out == b""
     assert re.fullmatch(
-        r"nothing is due; others have 2 items in hand, the first of which may be due in [1-9]\d* s \(filter news\)\n",
+        r"nothing is due; others have 2 items in flight, the first of which may be due in [1-9]\d* s \(filter news\)\n",
         err,
     )
     run("commit", given=b"b\nc\n")
-    assert run("reclaim", code=1) == (b"", "nothing is due; nobody has anything in hand (filter news)\n")
+    assert run("reclaim", code=1) == (b"", "nothing is due; nobody has anything in flight (filter news)\n")
 
 
 def test_json(server_):
@@ -164,11 +173,11 @@ def test_json(server_):
     holder = about.pop("holder")
     assert (out, about) == (
         b"a\n",
-        {"filter": "news", "lines": 3, "claimed": 1, "in_hand": 1, "seen": 1, "bad": 0},
+        {"filter": "news", "lines": 3, "claimed": 1, "in_flight": 1, "seen": 1, "bad": 0},
     )
     out, err = run("release", "--json", "--failed", given=b"a\nx\n")
     assert (json.loads(out), err) == (
-        {"filter": "news", "lines": 2, "released": 1, "not_in_hand": 1, "bad": 0},
+        {"filter": "news", "lines": 2, "released": 1, "not_in_flight": 1, "bad": 0},
         "",
     )
     out, err = run("reclaim", "--json")
@@ -196,17 +205,17 @@ def test_beat():
     _, err = run("claim", "--lease", "30m", given=b"a\nb\n")
     told = shlex.split(err.splitlines()[0].split("with: ")[1])
     assert told == ["urifilter", "beat", "--filter", "news", "--lease", "1800s", holder_in(err)]
-    assert cli.run(*told[1:]) == (b"2 items in hand (filter news)\n", "")
+    assert cli.run(*told[1:]) == (b"2 items in flight (filter news)\n", "")
     assert json.loads(cli.run(*told[1:], "--json")[0]) == {
-        "filter": "news", "holder": holder_in(err), "in_hand": 2, "lease": 1800.0
+        "filter": "news", "holder": holder_in(err), "in_flight": 2, "lease": 1800.0
     }  # fmt: skip
     assert cli.run(*told[1:], "-q") == (b"", "")
     run("commit", given=b"a\nb\n")
-    assert cli.run(*told[1:], code=1) == (b"0 items in hand (filter news)\n", "")
+    assert cli.run(*told[1:], code=1) == (b"0 items in flight (filter news)\n", "")
     assert "--lease" not in run("claim", given=b"c\n")[1]
 
 
-def test_beat_keeps_lines_in_hand(server_):
+def test_beat_keeps_lines_in_flight(server_):
     """A holder that was dead, and whose lines nobody took, has them again; another's beat changes nothing."""
     run("claim", "--holder", HOLDER, given=b"a\n")
     lapse(server_)
@@ -221,12 +230,12 @@ def test_several_calls_of_one_holder():
     """--holder goes on as a holder; with it, release gives back only what this holder has."""
     for line in (b"a\n", b"b\n"):
         run("claim", "-q", "--holder", HOLDER, given=line)
-    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+    assert run("beat", HOLDER)[0] == b"2 items in flight (filter news)\n"
     run("claim", given=b"c\n")
     out, _ = run("release", "--json", "--holder", HOLDER.upper(), given=b"a\nc\n")
     assert json.loads(out)["released"] == 1
     assert run("reclaim", "-q", "--holder", HOLDER)[0] == b"a\n"
-    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+    assert run("beat", HOLDER)[0] == b"2 items in flight (filter news)\n"
 
 
 def test_delay():
@@ -273,13 +282,13 @@ def test_lines_are_text_to_crawlers_in_python(news):
 
 
 def test_what_is_due_much_later(news):
-    """A loop need not wait for it: with --within the exit code is that of nothing in hand, and the figures stay."""
+    """A loop need not wait for it: with --within the exit code is that of nothing in flight, and the figures stay."""
     with news.claims(lease=3600) as mine:
         mine.claim_many(["a", "b"])
         mine.release(["a"], delay=6 * 86400)
-        assert "others have 2 items in hand" in run("reclaim", "--within", "61m", code=3)[1]
+        assert "others have 2 items in flight" in run("reclaim", "--within", "61m", code=3)[1]
         mine.commit(["b"])
-        assert "others have 1 item in hand" in run("reclaim", "--within", "5d", code=1)[1]
+        assert "others have 1 item in flight" in run("reclaim", "--within", "5d", code=1)[1]
         assert run("reclaim", "-q", "--within", "7d", code=3) == run("reclaim", "-q", code=3) == (b"", "")
         mine.release(["a"])
         news.release(["a"])
@@ -439,13 +448,13 @@ def test_kill_9(server_, tmp_path):
 
 
 def test_lines_come_out_as_they_come_in():
-    """A slow stdin is not held back, and Ctrl-C while it is silent keeps what was printed in hand."""
+    """A slow stdin is not held back, and Ctrl-C while it is silent keeps what was printed in flight."""
     process = cli.start("claim", "-q", "--filter", "news", "--holder", HOLDER)
     for line in (b"a\n", b"b\n"):
         process.stdin.write(line)
         process.stdin.flush()
         assert process.stdout.readline() == line
-    assert run("beat", HOLDER)[0] == b"2 items in hand (filter news)\n"
+    assert run("beat", HOLDER)[0] == b"2 items in flight (filter news)\n"
     process.stdin.close()
     assert process.stdout.read() == b""
     assert process.wait(60) == 0
@@ -455,7 +464,7 @@ def test_lines_come_out_as_they_come_in():
 
 @pytest.mark.slow
 def test_claim_beats_while_it_waits(server_):
-    """A claim that waits for longer than its lease keeps its lines in hand, until it ends."""
+    """A claim that waits for longer than its lease keeps its lines in flight, until it ends."""
     process = cli.start("claim", "--filter", "news", "--lease", "5s")
     process.stdin.write(b"a\n")
     process.stdin.flush()

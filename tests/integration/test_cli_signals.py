@@ -334,10 +334,10 @@ def test_other_commands_that_stream(command, ages):
     """SIGHUP while they wait for input: what was read is done, and they say that they were stopped."""
     with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
         precise.insert(b"there")
-        precise.claims(beats=False).claim(b"in hand")
+        precise.claims(beats=False).claim(b"in flight")
         process.stdin.write(b"there\nin hand\nother\n")
         process.stdin.flush()
-        wait_until(lambda: precise.ages([b"there", b"in hand", b"other"]) == ages, "nothing was done")
+        wait_until(lambda: precise.ages([b"there", b"in flight", b"other"]) == ages, "nothing was done")
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")
         assert process.returncode == 128 + signal.SIGHUP

@@ -98,7 +98,7 @@ def test_lines_that_could_not_be_printed_are_new_again(news):
 
 
 def test_claimed_lines_that_could_not_be_printed_are_given_back():
-    """What claim has in hand, and could not print because stdout is closed, is printed by the next run."""
+    """What claim has in flight, and could not print because stdout is closed, is printed by the next run."""
     run("claim", "--filter", "news", given=b"a\nx\ny\n", code=2, closed=[1])
     assert run("claim", "--filter", "news", given=b"a\nx\ny\n")[0] == b"x\ny\n"
 

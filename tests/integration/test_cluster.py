@@ -187,7 +187,7 @@ def test_claims(news, clients, cluster):
         assert theirs.commit(some[10:20]) == [True] * 10
         assert len(mine.held) == 20
     found = news.info().claims
-    assert (found.in_hand, found.holders) == (0, 0)  # given back
+    assert (found.in_flight, found.holders) == (0, 0)  # given back
     assert news.insert_many(some) == [False] * 20 + [True] * 20
 
 
@@ -221,14 +221,14 @@ def test_checkpoint_and_restore(clients, cluster, folder, settings):
     news = clients.create("news", redis=cluster.url, archive=folder, **settings)
     assert news.insert_many(ITEMS) == [True] * 300
     with news.claims() as mine:
-        assert mine.claim("in hand") is True
+        assert mine.claim("in flight") is True
         news.checkpoint()
         for node in cluster.nodes:
             node.ask("FLUSHALL")
             node.ask("SCRIPT", "FLUSH")
         again = clients.open("news", redis=cluster.cluster_url, archive=folder)
         assert again.restored.shards == SHARDS
-        assert again.insert_many([*ITEMS, "in hand", "x"]) == [False] * 301 + [True]
+        assert again.insert_many([*ITEMS, "in flight", "x"]) == [False] * 301 + [True]
         assert again.info().inserted == 301
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("cluster")
 SHARDS = 6
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8, "shards": SHARDS}
 ITEMS = [f"https://example.com/{number}" for number in range(300)]
-GIVEN_UP = [f"gone {number}" for number in range(50)]
+DEAD_LETTERS = [f"gone {number}" for number in range(50)]
 HASTY = Timeouts(total=0.3, migrating=0.3)
 
 
@@ -157,7 +157,7 @@ def test_all_keys_have_moved_and_the_slot_has_not(clients, cluster, slots):
     """ASK for a single key; a script goes to the target with ASKING, and its answer is right after the move."""
     news = clients.create("news", redis=cluster.url, **PRECISE)
     with news.claims() as mine:  # then all keys of a claim are there, and nothing says TRYAGAIN
-        assert mine.claim_many(GIVEN_UP) == mine.give_up(GIVEN_UP) == [True] * len(GIVEN_UP)
+        assert mine.claim_many(DEAD_LETTERS) == mine.reject(DEAD_LETTERS) == [True] * len(DEAD_LETTERS)
         assert mine.claim_many(ITEMS[:100]) == [True] * 100
         assert news.forget(ITEMS[200:]) == [False] * 100
         assert news.insert_many(ITEMS[200:]) == [True] * 100

@@ -9,7 +9,7 @@ import functools
 import random
 
 import pytest
-from support.in_hand import Holder
+from support.in_flight import Holder
 from support.interleaved import Actor
 from support.shard_keys import shard_key
 
@@ -23,7 +23,7 @@ SHARDS = 3
 SETTINGS = {"capacity": 1000, "error_rate": 1e-3, "shards": SHARDS, "seed": 1}
 
 #: The keys of a shard with claims.
-OF_CLAIMS = ("leases", "hands", "holders", "given_up", "given_up_at")
+OF_CLAIMS = ("leases", "in_flight", "holders", "dead_letters", "dead_letters_at")
 
 #: The next one to go on, and how far: of several schedules for two, after the first has done some steps.
 BETWEEN = [(2, False), (7, False), (None, False), (None, True)]
@@ -41,7 +41,7 @@ class Scene:
                 assert Holder(news).claim(range(50)) == [0] * 50
                 with news.claims() as mine:
                     mine.claim_many(range(50, 100))
-                    mine.give_up(range(50, 100))
+                    mine.reject(range(50, 100))
                 self.admin.delete(*self.admin.keys("*:replies"))
             self.old = to_mapping(self.admin.hgetall("urifilter:{news:0}:meta"))
         self.actors = [Actor(server, functools.partial(self.flow, kind)) for kind in kinds]

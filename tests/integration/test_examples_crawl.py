@@ -57,14 +57,14 @@ def test_threads(crawl, count):
 
 
 def check_committed(site, server) -> None:
-    """Every page is committed, and nobody has any in hand."""
+    """Every page is committed, and nobody has any in flight."""
     assert server.client().hlen("urifilter:{crawl:0}:leases") == 0
     with UriFilter.open("crawl", redis=server.url) as news:
         assert all(news.contains_many([site.at("127.0.0.1", path) for path in site.pages]))
 
 
 def test_processes(crawl, any_server, monkeypatch):
-    """Four processes with an event loop each fetch each page once, between them, and give up those that always fail."""
+    """Four processes with an event loop each fetch each page once, between them, and reject those that always fail."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     with Served(count=1000) as site:
         last = finished(crawl("crawl_asyncio", site, "--lease", "5", redis=()))
@@ -73,10 +73,10 @@ def test_processes(crawl, any_server, monkeypatch):
         assert Counter(site.fetched()) == {path: TRIES if path in failing else 1 for path in site.pages}
         check_committed(site, any_server)
     with UriFilter.open("crawl") as news:
-        given_up = news.given_up(limit=1000)
-    assert {each.item for each in given_up} == {site.at("127.0.0.1", path) for path in failing}
-    assert {each.failures for each in given_up} == {TRIES - 1}
-    assert "status 500" in {each.reason for each in given_up}
+        dead_letters = news.dead_letters(limit=1000)
+    assert {each.item for each in dead_letters} == {site.at("127.0.0.1", path) for path in failing}
+    assert {each.failures for each in dead_letters} == {TRIES - 1}
+    assert "status 500" in {each.reason for each in dead_letters}
 
 
 def workers(process) -> list[int]:
@@ -89,7 +89,7 @@ def workers(process) -> list[int]:
 @pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes are found in /proc")
 def test_one_of_the_processes_is_killed(crawl, any_server):
-    """It is started again, and others take over the pages that it had in hand: none is missing."""
+    """It is started again, and others take over the pages that it had in flight: none is missing."""
     with Served(count=1000, delay=0.01) as site:
         process = crawl("crawl_asyncio", site, "--lease", "5")
         wait_until(lambda: len(site.fetched()) > 300, "the crawl does not begin")

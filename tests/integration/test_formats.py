@@ -54,7 +54,7 @@ def every_call(config, keys, state):
     yield from (calls.checkpoint(step, config.uid, keys, 0) for step in ("begin", "finish"))
     for step in ("begin", "beat", "arrange", "finish", "cancel", "release"):
         yield calls.restore(step, config.uid, keys, "ab", timeline=state.timeline)
-    for step in ("allocate", "piece", "remove", "replies", "forget", "unforget", "leases", "notes"):
+    for step in ("allocate", "piece", "remove", "replies", "forget", "unforget", "leases", "dead_letters"):
         yield calls.refill(step, config.uid, keys, "ab", number=1, slices=[keys.slice("today")], data=[1, b"data"])
     yield from (calls.tend(step, config.uid, keys, "ab", 1000) for step in ("take", "release"))
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from support.in_hand import Holder, in_hand
+from support.in_flight import Holder, in_flight
 from support.proxy import Repeating
 
 from urifilter_redis import UriFilter
 
 pytestmark = pytest.mark.slow
 
-OLD, NEW, FORGOTTEN, IN_HAND, UNKNOWN, LATER = (
+OLD, NEW, FORGOTTEN, IN_FLIGHT, UNKNOWN, LATER = (
     range(200),
     range(200, 400),
     range(1000, 1020),
@@ -36,7 +36,7 @@ def late(request, any_server):
 
 @pytest.fixture(params=SHAPES)
 def news(request, any_server, folder):
-    """A filter that has items of two slices, forgotten ones, and some in hand."""
+    """A filter that has items of two slices, forgotten ones, and some in flight."""
     shape = SHAPES[request.param] | {"shards": 2, "capacity": 2000, "error_rate": 1e-8}
     with UriFilter.create("news", redis=any_server.url, archive=folder, **shape) as made:
         made.insert_many([*OLD, *FORGOTTEN])
@@ -44,7 +44,7 @@ def news(request, any_server, folder):
             made.rotate()
         made.insert_many(NEW)
         made.forget(FORGOTTEN)
-        Holder(made).claim(IN_HAND)
+        Holder(made).claim(IN_FLIGHT)
         made.checkpoint()
         yield made
 
@@ -56,11 +56,11 @@ def check(news, any_server, more=()) -> None:
         assert 0 not in again.ages([*OLD, *NEW, *more])
         assert set(again.ages([*FORGOTTEN, *UNKNOWN])) == {0}
         with any_server.client() as admin:
-            assert set(in_hand(again, admin)) == {str(item) for item in IN_HAND}
+            assert set(in_flight(again, admin)) == {str(item) for item in IN_FLIGHT}
 
 
 def test_restore(late, news, any_server, folder):
-    """A slice that is filled stays so, and so do records, forgotten items and those in hand."""
+    """A slice that is filled stays so, and so do records, forgotten items and those in flight."""
     with any_server.client() as admin:
         admin.flushall()
     UriFilter.open("news", redis=late.url, archive=folder).close()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.in_hand import Holder
+from support.in_flight import Holder
 from support.metrics import Metrics, with_gauges, workers
 from support.servers import silent_port, wait_until
 from support.service import Service, ask, request
@@ -280,9 +280,9 @@ def test_gauges(any_server, folder):
 
 
 @pytest.mark.slow
-def test_what_is_in_hand(any_server, news):
+def test_what_is_in_flight(any_server, news):
     """It is counted, and what has lapsed; of a filter without claims there is neither."""
-    names = ("in_hand_items", "lapsed_items", "delayed_items", "holders", "lease_seconds", "given_up_items")
+    names = ("in_flight_items", "lapsed_items", "delayed_items", "holders", "lease_seconds", "dead_letters")
 
     def told() -> list[float | None]:
         with Service(any_server.url) as service:
@@ -300,8 +300,8 @@ def test_what_is_in_hand(any_server, news):
     assert age > 0
     with news.claims() as mine:
         mine.claim_many([*"abcde"])
-        mine.give_up([*"abcde"], "404")
-        news.retry_given_up(["a", "b"])
+        mine.reject([*"abcde"], "404")
+        news.retry_dead_letters(["a", "b"])
         assert told()[-2] == 3
 
 

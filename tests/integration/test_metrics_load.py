@@ -99,7 +99,7 @@ def test_what_is_in_flight(make_server):
 
 @pytest.mark.slow
 def test_a_worker_that_dies(any_server, news):
-    """It is counted, and what it had in hand is not told any more."""
+    """It is counted, and what it had in flight is not told any more."""
     with Service(any_server.url, "--workers", "2") as service:
         first = workers(service)[0]
         before = Metrics(service)("urifilter_worker_restarts_total")

@@ -33,7 +33,7 @@ worker --once --filter BAD | worker --once --filter news --filter BAD
 add --filter BAD | check --filter BAD | check --filter BAD --archive-file out | dedupe --filter BAD
 forget --filter BAD | remove --filter BAD | digest --filter BAD item | lua show insert BAD item
 claim --filter BAD | commit --filter BAD | release --filter BAD | reclaim --filter BAD
-claims BAD | given-up BAD | given-up BAD --retry
+claims BAD | dead-letters BAD | dead-letters BAD --retry
 beat --filter BAD 0123456789abcdef | lua show claim BAD item
 doctor --acl reader --filter BAD | plan --capacity 1k --nodes 3 --name BAD
 import BAD /dev/null | token new BAD | token new one --filter BAD

@@ -77,7 +77,7 @@ def test_all_at_a_glance(server, redis, news):
     assert [each["code"] for each in of_news["problems"]] == ["near_capacity"]
     assert (of_news["items"], of_news["capacity"], of_news["full"]) == (info.inserted, 1000, info.inserted / 1000)
     assert (of_news["fill"], of_news["error_rate_now"], of_news["claims"]) == (info.fill, info.error_rate_now, None)
-    assert (of_ring["claims"]["in_hand"], of_ring["claims"]["holders"], of_ring["period"]) == (2, 1, "1d")
+    assert (of_ring["claims"]["in_flight"], of_ring["claims"]["holders"], of_ring["period"]) == (2, 1, "1d")
     assert (found["access"], found["service"]["workers"]) == ("write", 1)
     (master,) = found["redis"]["masters"]
     assert master["version"].startswith("Valkey 9")

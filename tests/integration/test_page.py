@@ -166,7 +166,7 @@ def stop_time(tab) -> None:
 def count_polls(tab):
     """Stop the page's time but for ``clock.run_for``; return where it shows how often it asked before.
 
-    Not more than ten seconds may pass while a request is under way: it would be given up.
+    Not more than ten seconds may pass while a request is under way: it would be rejected.
     """
     counter = itertools.count()
     stop_time(tab)
@@ -287,7 +287,7 @@ def test_a_filters_page(tab, make, redis):
         assert found["Next rotation"] == ["in 24 h", "every 1d"]
         assert found["Last checkpoint"] == ["never", "no archive"]
         assert slices(page) == [["today", "300", "15 %"], ["history_1", "100", "5 %"], ["history_2", "400", "20 %"]]
-        assert figures(page, "claims")["In hand"] == ["2", "1 living holder"]
+        assert figures(page, "claims")["In flight"] == ["2", "1 living holder"]
         settings = figures(page, "settings")
         assert (settings["Capacity"][0], settings["Uid"][0]) == ("3,000", ring.info().uid)
         expect(page.locator("#pastes")).to_contain_text("HGETALL 'urifilter:{ring:0}:meta'")
@@ -303,7 +303,7 @@ def test_a_filters_page(tab, make, redis):
 
 @pytest.mark.slow
 def test_lists_of_claims(tab, make):
-    """What is in hand and what was given up, in pages; and what was given up goes to nobody's hands on demand."""
+    """What is in flight and the dead letters, in pages; and these are offered again on demand."""
     news = make("claimed")
     with news.claims() as mine:
         mine.claim_many([{"x": [1]}, b"odd\xff", MARKUP, *map(str, range(45))])
@@ -311,9 +311,9 @@ def test_lists_of_claims(tab, make):
         mine.claim("44")
         page = tab.open()
         visit(page, "claimed")
-        hands = page.locator("#in-hand")
+        hands = page.locator("#in-flight")
         expect(hands.locator("tbody tr")).to_have_count(0)
-        hands.get_by_text("What is in hand").click()
+        hands.get_by_text("What is in flight").click()
         expect(hands.locator("tbody tr")).to_have_count(20)
         found = []
         for count in (20, 20, 8):
@@ -335,11 +335,11 @@ def test_lists_of_claims(tab, make):
         hands.get_by_role("button", name="Back").click()
         expect(hands.locator("tbody tr")).to_have_count(20)
 
-        mine.give_up(["44"], "answers 404")
-        mine.give_up([b"odd\xff"], MARKUP)
+        mine.reject(["44"], "answers 404")
+        mine.reject([b"odd\xff"], MARKUP)
         page.reload()
-        notes = page.locator("#given-up")
-        notes.get_by_text("What was given up").click()
+        notes = page.locator("#dead-letters")
+        notes.get_by_text("Dead letters").click()
         expect(notes.locator("tbody tr")).to_have_count(2)
         assert notes.locator("tbody tr").nth(1).inner_text().split("\t")[:4] == ["44", "answers 404", "1", "0"]
         assert notes.locator("tbody tr").first.inner_text().split("\t")[:2] == ["base64: b2Rk/w==", MARKUP]
@@ -348,15 +348,15 @@ def test_lists_of_claims(tab, make):
         notes.get_by_role("button", name="Retry base64: b2Rk/w==").click()
         expect(question).to_contain_text("Retry base64: b2Rk/w==?")
         question.get_by_role("button", name="Cancel").click()
-        assert len(news.given_up()) == 2
+        assert len(news.dead_letters()) == 2
         notes.get_by_role("button", name="Retry base64: b2Rk/w==").click()
         question.get_by_role("button", name="Retry").click()
         expect(page.locator("#retry-outcome")).to_have_text("1 item offered once more")
         expect(notes.locator("tbody tr")).to_have_count(1)
-        assert [each.item for each in news.given_up()] == ["44"]
-        expect(page.locator("#claims")).to_contain_text(re.compile("Given up12 in all"))
+        assert [each.item for each in news.dead_letters()] == ["44"]
+        expect(page.locator("#claims")).to_contain_text(re.compile("Dead letters12 rejected in all"))
         notes.get_by_role("button", name="Retry all").click()
-        expect(question).to_contain_text("Retry all that was given up in claimed?")
+        expect(question).to_contain_text("Retry all dead letters in claimed?")
         question.get_by_role("button", name="Retry").click()
         expect(notes.locator("tbody tr")).to_have_count(0)
         assert {each.item for each in mine.reclaim()} == {"44", b"odd\xff"}
@@ -413,7 +413,7 @@ def test_checkpoint(tab, make, archive):
 def test_numbers(tab):
     """Figures are rounded to what a human reads."""
     now = 1_763_730_000.5
-    hands = {"in_hand": 12_345, "lapsed": 0, "delayed": 0, "holders": 2, "oldest_lapse": None, "lease": 60}
+    hands = {"in_flight": 12_345, "lapsed": 0, "delayed": 0, "holders": 2, "oldest_lapse": None, "lease": 60}
     timed = {"retention": "ring", "slices": 3, "period": "1d", "next_rotation": now + 720}
     cases = {
         "usual": (
@@ -655,7 +655,7 @@ def test_docs(browser, redis, make):
 
 def test_tokens(browser, redis, make):
     """A token is asked for, kept in this tab alone and forgotten on demand; it shows only what it is for."""
-    make("news").claims(lease=3600).claim("in hand")
+    make("news").claims(lease=3600).claim("in flight")
     make("pages")
     secrets = {name: tokens.new() for name in ("read", "write", "other")}
     known = [
@@ -686,8 +686,8 @@ def test_tokens(browser, redis, make):
         assert ask(page, "contains", "https://example.com/") == ["1 of 1 new in news", "new"]
         assert page.locator("#tools button").all_inner_texts() == ["Check"]
         expect(page.locator("#claims")).to_contain_text("In hand1")
-        expect(page.locator("#in-hand")).to_be_hidden()  # payloads are for those who may claim
-        expect(page.locator("#given-up")).to_be_hidden()
+        expect(page.locator("#in-flight")).to_be_hidden()  # payloads are for those who may claim
+        expect(page.locator("#dead-letters")).to_be_hidden()
         expect(page.locator("#pastes")).to_contain_text("Bearer TOKEN")
         assert page.evaluate("[localStorage.length, document.cookie, location.search]") == [0, "", ""]
 
@@ -857,7 +857,7 @@ def test_accessible(tab, make):
     ring.insert_many(range(900))
     mine = ring.claims()
     mine.claim_many(["a", "b"])
-    mine.give_up(["b"], "404")
+    mine.reject(["b"], "404")
     make("news")
     expect(rows(page)).to_have_count(2)
     for scheme, width in itertools.product(("light", "dark"), (390, 1280)):
@@ -865,7 +865,7 @@ def test_accessible(tab, make):
         page.set_viewport_size({"width": width, "height": 900})
         wrong += find(page)
         visit(page, "ring")
-        for name in ("#in-hand", "#given-up"):
+        for name in ("#in-flight", "#dead-letters"):
             page.locator(f"{name} summary").click()
             expect(page.locator(f"{name} tbody tr")).to_have_count(1)
         wrong += find(page)
@@ -884,7 +884,7 @@ def test_looks(tab, make, tmp_path):
         month.rotate()
     mine = month.claims(lease=3600)
     mine.claim_many(["x" * 60_000, "y" * 1000])
-    mine.give_up(["y" * 1000], "z" * 200)
+    mine.reject(["y" * 1000], "z" * 200)
     blank = len(tab.page.screenshot())
     page = tab.open()
     for name in ("n" * 64, "month"):
@@ -897,7 +897,7 @@ def test_looks(tab, make, tmp_path):
     visit(page, "month")
     expect(page.locator("#slices tbody tr")).to_have_count(30)
     ask(page, "contains", f"https://example.com/{'x' * 200}\nhttps://example.com/")
-    for name in ("#in-hand", "#given-up"):
+    for name in ("#in-flight", "#dead-letters"):
         page.locator(f"{name} summary").click()
         expect(page.locator(f"{name} tbody tr")).to_have_count(1)
     looks(page, tmp_path / "one", 4 * blank)

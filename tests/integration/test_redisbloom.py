@@ -223,7 +223,7 @@ def test_failure_in_the_middle_of_many_calls(bloom):
 
 
 def test_failure_in_the_middle_of_a_commit(bloom):
-    """What was not made final stays in hand, and is final once there is room."""
+    """What was not made final stays in flight, and is final once there is room."""
     with made(bloom, error_rate=1e-6) as news, bloom.client() as admin, news.claims() as mine:
         pages = list(range(2000, 2008))
         assert mine.claim_many(pages) == [True] * 8

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from support import cli
-from support.in_hand import Holder, in_hand
+from support.in_flight import Holder, in_flight
 from support.killer import name_of
 from support.servers import Saved
 from support.shard_keys import shard_key
@@ -29,7 +29,7 @@ from urifilter_redis.worker import Worker
 RING = {"capacity": 2000, "retention": "ring", "slices": 4, "period": "1d", "shards": 3, "error_rate": 1e-8}
 
 SEEN = range(300)
-IN_HAND = range(2000, 2040)
+IN_FLIGHT = range(2000, 2040)
 
 
 class Stop(BaseException):
@@ -49,10 +49,10 @@ class Scene:
         self.where = {"redis": server.url, "archive": folder}
         with UriFilter.create("news", **self.where, **RING) as news:
             news.insert_many(SEEN[:100])
-            Holder(news).claim(IN_HAND[:20])
+            Holder(news).claim(IN_FLIGHT[:20])
             news.checkpoint()
             self._older = Saved(server)
-            Holder(news, payload="x" * 2000).claim(IN_HAND[20:])
+            Holder(news, payload="x" * 2000).claim(IN_FLIGHT[20:])
             for start in (100, 200):
                 news.rotate()
                 news.insert_many(SEEN[start : start + 100])
@@ -80,7 +80,7 @@ class Scene:
             assert news.ages(range(1000, 1100)) == [0] * 100
             assert (news.info().phase, news.epoch()) == ("idle", 2)
             with self._server.client() as admin:
-                assert set(in_hand(news, admin)) == {str(item) for item in IN_HAND}
+                assert set(in_flight(news, admin)) == {str(item) for item in IN_FLIGHT}
         with UriFilter.open("news", **self.where) as news:
             assert news.restored is None
 

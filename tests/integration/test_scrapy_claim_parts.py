@@ -57,10 +57,10 @@ def run(server, test, **settings):
 
 
 def state(server, url) -> str:
-    """``new``, ``in hand`` or ``committed``."""
+    """``new``, ``in flight`` or ``committed``."""
     with UriFilter.open("news", redis=server.url) as news:
         (age,) = news.ages([url])
-    return {0: "new", -1: "in hand"}.get(age, "committed")
+    return {0: "new", -1: "in flight"}.get(age, "committed")
 
 
 def left(server) -> dict:
@@ -86,11 +86,11 @@ def reached(parts, request):
 
 
 def test_committed_once_all_was_handled(any_server):
-    """A page is in hand until its output has ended, its links are answered, and its items have left the pipelines."""
+    """A page is in flight until its output has ended, its links are answered, and its items have left the pipelines."""
 
     async def test(parts):
         response = parts.response(await parts.begun(scrapy.Request(A)))
-        assert state(any_server, A) == "in hand"
+        assert state(any_server, A) == "in flight"
         link, unfiltered = scrapy.Request(B), scrapy.Request(C, dont_filter=True)
 
         async def result():
@@ -100,13 +100,13 @@ def test_committed_once_all_was_handled(any_server):
         assert len([each async for each in parts.middleware.process_spider_output(response, result())]) == 3
         for each in (link, unfiltered):
             await parts.answered()
-            assert (state(any_server, A), state(any_server, C)) == ("in hand", "new")
+            assert (state(any_server, A), state(any_server, C)) == ("in flight", "new")
             parts.crawler.engine.crawl(each)
         await parts.answered()
-        assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
+        assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
         parts.crawler.signals.send_catch_log(signals.item_scraped, item={}, response=response, spider=None)
         await parts.answered()
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "in hand")
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "in flight")
         assert parts.stats.get_value("urifilter/committed") == 1
 
     run(any_server, test)
@@ -133,7 +133,7 @@ def test_a_link_that_is_dropped(any_server, how):
             parts.crawler.engine.crawl(link)
         await parts.answered()
         if how == "a middleware":
-            assert state(any_server, A) == "in hand"
+            assert state(any_server, A) == "in flight"
             assert not await parts.idle()
         await parts.answered()
         assert (state(any_server, A), state(any_server, B)) == ("committed", "new")
@@ -184,20 +184,20 @@ def test_ignored(any_server, sent):
     assert [claim.failures for claim in left(any_server).values()] == [1] * sent
 
 
-def test_given_up(any_server):
+def test_rejected(any_server):
     """After URIFILTER_CLAIM_FAILURES tries a page is committed, and counted."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
         for number in (1, 2, 3):
-            assert state(any_server, A) == "in hand"
+            assert state(any_server, A) == "in flight"
             await parts.failed(request, OSError())
             if number < 3:
                 assert await parts.idle()
                 (request,) = parts.waiting()
         assert state(any_server, A) == "committed"
         stats = parts.stats.get_stats()
-        assert (stats["urifilter/given_up"], stats["urifilter/reclaimed"]) == (1, 2)
+        assert (stats["urifilter/rejected"], stats["urifilter/reclaimed"]) == (1, 2)
         assert not await parts.idle()
 
     run(any_server, test)
@@ -248,14 +248,14 @@ def test_taken_over_and_dropped(any_server):
         with another(any_server) as mine:
             mine.claim(A, payload=payload(A))
         assert not await parts.idle()
-        assert (state(any_server, A), parts.crawl.link.held) == ("in hand", set())
+        assert (state(any_server, A), parts.crawl.link.held) == ("in flight", set())
 
     run(any_server, test)
     assert left(any_server) == {}
 
 
 def test_an_idle_spider_waits_for_others(any_server):
-    """It stays open while another crawl has a page in hand, and closes once that is committed."""
+    """It stays open while another crawl has a page in flight, and closes once that is committed."""
 
     async def test(parts):
         with another(any_server) as mine:
@@ -299,8 +299,8 @@ def test_what_others_have_released(any_server, delay, stays):
     run(any_server, test)
 
 
-def test_given_up_by_the_failures_of_others(any_server):
-    """A page that others have tried often enough is given up as it is reclaimed."""
+def test_rejected_by_the_failures_of_others(any_server):
+    """A page that others have tried often enough is rejected as it is reclaimed."""
 
     async def test(parts):
         with another(any_server) as mine:
@@ -308,7 +308,7 @@ def test_given_up_by_the_failures_of_others(any_server):
             mine.release([A], failed=True)
         assert not await parts.idle()
         assert state(any_server, A) == "committed"
-        assert parts.stats.get_value("urifilter/given_up") == 1
+        assert parts.stats.get_value("urifilter/rejected") == 1
 
     run(any_server, test, URIFILTER_CLAIM_FAILURES=1)
 
@@ -330,7 +330,7 @@ def test_not_for_this_spider(any_server, text, stat):
         with another(any_server) as mine:
             mine.claim(A, payload=text)
         assert not await parts.idle()
-        assert state(any_server, A) == "in hand"
+        assert state(any_server, A) == "in flight"
         assert parts.crawl.link.held == set()
         assert stat is None or parts.stats.get_value(stat) == 1
         assert left(any_server) == {}
@@ -346,7 +346,7 @@ def test_an_item_of_no_spider(any_server):
             mine.claim({"a": [1]})
         assert not await parts.idle()
         assert parts.crawl.link.held == set()
-        assert state(any_server, {"a": [1]}) == "in hand"
+        assert state(any_server, {"a": [1]}) == "in flight"
 
     run(any_server, test)
 
@@ -361,7 +361,7 @@ def test_parked(any_server, caplog):
                 assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
                 any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
         assert not await parts.idle()
-        assert state(any_server, A) == "in hand"
+        assert state(any_server, A) == "in flight"
         assert parts.stats.get_value("urifilter/parked") == 1
         assert f"{A} killed 2 crawls" in caplog.text
 
@@ -554,7 +554,7 @@ def test_a_redirect(any_server, how):
                 news.insert(B)
         moved = await parts.found(redirected(await parts.begun(scrapy.Request(A)), B))
         if how == "fetched":
-            assert (state(any_server, A), state(any_server, B)) == ("in hand", "in hand")
+            assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
             await parts.fetched(*moved)
         elif how == "failed":
             await parts.failed(*moved, OSError())
@@ -569,7 +569,7 @@ def test_a_redirect(any_server, how):
 
 @pytest.mark.parametrize("of", ["middleware", "callback"])
 def test_a_retry_keeps_the_claim(any_server, of):
-    """The page is in hand until a retry is done, be it of Scrapy's middleware or of the page's own callback."""
+    """The page is in flight until a retry is done, be it of Scrapy's middleware or of the page's own callback."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
@@ -578,7 +578,7 @@ def test_a_retry_keeps_the_claim(any_server, of):
             await parts.fetched(request, retry)
         else:
             parts.crawler.engine.crawl(retry)
-        assert state(any_server, A) == "in hand"
+        assert state(any_server, A) == "in flight"
         (retry,) = parts.waiting()
         await parts.fetched(retry)
         assert state(any_server, A) == "committed"
@@ -587,7 +587,7 @@ def test_a_retry_keeps_the_claim(any_server, of):
 
 
 def test_a_copy_in_an_inline_download(any_server):
-    """A callback that downloads its own page again by the engine has the page in hand until it has finished."""
+    """A callback that downloads its own page again by the engine has the page in flight until it has finished."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
@@ -607,14 +607,14 @@ def test_copies_of_a_request(any_server):
         request = await parts.begun(scrapy.Request(A))
         output = request.replace(url=B), request.replace(dont_filter=False), request.replace(url=C, dont_filter=True)
         await parts.fetched(request, *output)
-        assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in hand", "new"]
+        assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in flight", "new"]
         assert {each.url for each in parts.waiting()} == {B, C}
 
     run(any_server, test)
 
 
 def test_a_duplicate_of_a_page_under_way(any_server):
-    """It is dropped while its page is in hand, and that page is committed as it ends."""
+    """It is dropped while its page is in flight, and that page is committed as it ends."""
 
     async def test(parts):
         request = await parts.begun(scrapy.Request(A))
@@ -627,7 +627,7 @@ def test_a_duplicate_of_a_page_under_way(any_server):
 
 @pytest.mark.parametrize("dont_filter", [False, True])
 def test_a_start_of_others(any_server, dont_filter):
-    """A start that another crawl has in hand is fetched, and what it redirects to; the other one ends it."""
+    """A start that another crawl has in flight is fetched, and what it redirects to; the other one ends it."""
 
     async def test(parts):
         with another(any_server) as mine:
@@ -635,7 +635,7 @@ def test_a_start_of_others(any_server, dont_filter):
             (start,) = await parts.started(scrapy.Request(A, dont_filter=dont_filter))
             (moved,) = await parts.found(redirected(start, B))
             await parts.fetched(moved)
-            assert state(any_server, A) == "in hand"
+            assert state(any_server, A) == "in flight"
             assert parts.crawl.link.held == set()
             assert len(await parts.started(scrapy.Request(A, dont_filter=dont_filter))) == dont_filter
 
@@ -661,7 +661,7 @@ def test_a_request_that_vanished(any_server):
 
 
 def test_a_spider_that_stops(any_server):
-    """All that it has in hand is offered at once, without a failure or lapse."""
+    """All that it has in flight is offered at once, without a failure or lapse."""
 
     async def test(parts):
         await parts.begun(scrapy.Request(A))

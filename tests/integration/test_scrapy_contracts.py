@@ -109,7 +109,7 @@ def test_claims_try_a_failed_page_as_often_as_set(any_server):
     with Served(pages=star(100, "/bad.html", more=(Page("/bad.html", 500),)), delay=0.01) as site:
         stats = crawl(site, ours(any_server, **CLAIMS | {"URIFILTER_CLAIM_FAILURES": 3}))
         assert site.fetched().count("/bad.html") == 3 * 2
-        assert stats["urifilter/given_up"] == 1
+        assert stats["urifilter/rejected"] == 1
 
 
 XML = '<?xml version="1.0"?><{0} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{1}</{0}>'
@@ -180,7 +180,7 @@ def test_a_cycle_of_pages_that_pass_on_their_meta(any_server):
     assert counts[0] == counts[1] == Counter(pages.keys())
 
 
-def test_a_start_that_another_process_has_in_hand(any_server):
+def test_a_start_that_another_process_has_in_flight(any_server):
     """It is fetched, and not committed: the other process does that."""
     from scrapy import Request
     from scrapy.utils.request import fingerprint
@@ -205,7 +205,7 @@ def test_an_item_that_a_pipeline_raises_for(any_server, claims):
         broken = Crawl(site.url, spider="Items", domains=["127.0.0.1"], ITEM_PIPELINES={"Picky": 1}, **settings)
         stats = broken.stats()
         assert site.fetched().count("/bad.html") == 1 + claims
-        assert stats.get("urifilter/given_up", 0) == claims
+        assert stats.get("urifilter/rejected", 0) == claims
         if not claims:  # in a second crawl, whose pipeline is mended
             Crawl(*map(site.at, ["127.0.0.1"] * 5, site.pages), spider="Finds", **settings).stats()
             assert Counter(site.fetched()) == Counter([*site.pages, "/bad.html"])

@@ -39,7 +39,7 @@ class Case:
     """A spider, its site and settings; ``{port}`` and ``{folder}`` in them are replaced.
 
     Attributes:
-        failed: the pages that failed: new for the next crawl, and with claims given up.
+        failed: the pages that failed: new for the next crawl, and with claims rejected.
         new: the pages that are new for the next crawl in any case: nobody has asked about them.
     """
 
@@ -169,7 +169,7 @@ def test_redirects_to_a_spelling_of_the_same_item(any_server, claims, normalize)
 
 @claims_or_not
 def test_redirects_in_a_circle(any_server, claims):
-    """Each is visited three times, and has failed: the next crawl tries it again, or with claims it is given up."""
+    """Each is visited three times, and has failed: the next crawl tries it again, or with claims it is rejected."""
     circle = Page("/a.html", 302, "/b.html"), Page("/b.html", 302, "/a.html"), Page("/self.html", 302, "/self.html")
     pages = star(1, "/a.html", "/self.html", more=circle)
     made = ours(any_server, claims=claims)

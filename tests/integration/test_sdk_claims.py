@@ -139,7 +139,7 @@ def test_a_request_or_an_answer_is_lost(service, news, fault):
         assert proxy.counts[fault] == 4
         assert mine.unresolved == []
         body = {"holder": mine.holder, "lease": 60}
-        assert ask(service, "POST", "/v1/filters/news/beat", body).json()["in_hand"] == 350
+        assert ask(service, "POST", "/v1/filters/news/beat", body).json()["in_flight"] == 350
     assert len(news.claims().reclaim(1000)) == 400
 
 
@@ -156,56 +156,56 @@ def test_what_a_claimed_item_has_been_through(api, news):
 
 
 def test_giving_up(api, news):
-    """Of what the object has in hand."""
+    """Of what the object has in flight."""
     with api.claims("news") as mine:
         assert mine.claim_many(["a", "b"]) == [True, True]
-        assert mine.give_up(["a", "never"], "404") == [True, False]
+        assert mine.reject(["a", "never"], "404") == [True, False]
         assert [each.item for each in mine.held] == ["b"]
-        assert [(each.item, each.reason) for each in news.given_up()] == [("a", "404")]
+        assert [(each.item, each.reason) for each in news.dead_letters()] == [("a", "404")]
 
 
 def test_lists(api, news):
-    """As the library lists what is in hand and what was given up, whatever an item is; and they are offered again."""
+    """As the library lists what is in flight and the dead letters, whatever an item is; and they are offered again."""
     items = ["a", {"x": [1]}, b"odd\xff", "\ud800", *map(str, range(250))]
     with api.claims("news") as mine, news.claims() as other:
         other.claim_many(items, payload=lambda item: [1] if item == "a" else item)
         mine.claim("mine")
-        found = {str(each.item): each for each in api.in_hand("news", limit=1000)}
-        assert found.keys() == {str(each.item) for each in news.in_hand(1000)} == {*map(str, items), "mine"}
+        found = {str(each.item): each for each in api.in_flight("news", limit=1000)}
+        assert found.keys() == {str(each.item) for each in news.in_flight(1000)} == {*map(str, items), "mine"}
         assert (found["a"].payload, found["a"].holder, found["a"].lapses) == ([1], other.holder, 0)
         assert 0 < found["a"].lease <= 60
-        assert mine.give_up(["mine"], "404") == [True]
-        assert other.give_up(items[:200], "410") == [True] * 200
-        assert api.given_up("news", limit=1000) == news.given_up(1000)
-        assert api.given_up("news") == news.given_up()
-        assert api.given_up("news", limit=3) == news.given_up(3)
-        assert api.retry_given_up("news", items[2:4]) == 2
-        assert api.retry_given_up("news", [{"url": "a"}, {"url": "never"}], key=lambda each: each["url"]) == 1
-        assert api.retry_given_up("news") == 198
-        assert api.given_up("news") == news.given_up() == []
+        assert mine.reject(["mine"], "404") == [True]
+        assert other.reject(items[:200], "410") == [True] * 200
+        assert api.dead_letters("news", limit=1000) == news.dead_letters(1000)
+        assert api.dead_letters("news") == news.dead_letters()
+        assert api.dead_letters("news", limit=3) == news.dead_letters(3)
+        assert api.retry_dead_letters("news", items[2:4]) == 2
+        assert api.retry_dead_letters("news", [{"url": "a"}, {"url": "never"}], key=lambda each: each["url"]) == 1
+        assert api.retry_dead_letters("news") == 198
+        assert api.dead_letters("news") == news.dead_letters() == []
         assert len(other.reclaim(1000)) == 201
         for wrong in (0, -1, "7", True):
             with pytest.raises(ValueError, match="limit is a number of items"):
-                api.in_hand("news", limit=wrong)
+                api.in_flight("news", limit=wrong)
         with pytest.raises(TypeError):
-            api.retry_given_up("news", "a string")
+            api.retry_dead_letters("news", "a string")
         with pytest.raises(FilterAPIError) as caught:
-            api.retry_given_up("news", [*range(5000), "x" * 70_000])
+            api.retry_dead_letters("news", [*range(5000), "x" * 70_000])
         assert (caught.value.error_code, caught.value.indices) == ("item_too_long", [5000])
         with pytest.raises(FilterAPIError) as caught:
-            api.given_up("missing")
+            api.dead_letters("missing")
         assert caught.value.error_code == "filter_not_found"
 
 
-def test_an_answer_about_what_was_given_up_is_lost(service, news):
+def test_an_answer_about_dead_letters_is_lost(service, news):
     """The request is repeated, and all of it is offered."""
     with news.claims() as mine:
         mine.claim_many(["a", "b"])
-        mine.give_up(["a"], "404")
+        mine.reject(["a"], "404")
         with HttpProxy(service.port, first(Fault.CUT_AFTER)) as proxy, FilterAPIClient(proxy.url) as api:
-            assert api.retry_given_up("news") in {0, 1}
+            assert api.retry_dead_letters("news") in {0, 1}
             assert proxy.counts[Fault.CUT_AFTER] == 1
-        assert news.given_up() == []
+        assert news.dead_letters() == []
         assert [each.item for each in mine.reclaim()] == ["a"]
 
 
@@ -217,18 +217,18 @@ def test_offering_once_more_is_resumed(service, news):
         fault = Fault.PASS
         for some in ((items,), ()):
             mine.claim_many(items)
-            mine.give_up(items, "404")
+            mine.reject(items, "404")
             fault = Fault.CUT_AFTER
             with pytest.raises(FilterAPIError) as lost:
-                api.retry_given_up("news", *some)
-            assert (lost.value.error_code, lost.value.method) == ("answer_lost", "retry_given_up")
+                api.retry_dead_letters("news", *some)
+            assert (lost.value.error_code, lost.value.method) == ("answer_lost", "retry_dead_letters")
             fault = Fault.PASS
             with pytest.raises(ValueError, match="retry= takes what"):
                 api.insert_many("news", items[:-1], retry=lost.value)
             with pytest.raises(ValueError, match="retry= takes what"):
-                api.retry_given_up("news", items[1:], retry=lost.value)
-            assert api.retry_given_up("news", *some, retry=lost.value) == (len(items) if some else 0)
-            assert news.given_up() == []
+                api.retry_dead_letters("news", items[1:], retry=lost.value)
+            assert api.retry_dead_letters("news", *some, retry=lost.value) == (len(items) if some else 0)
+            assert news.dead_letters() == []
         api.close()
 
 
@@ -238,10 +238,10 @@ def test_lists_awaited(service, news):
     async def go():
         async with AsyncFilterAPIClient(service.url) as api, api.claims("news") as mine:
             await mine.claim_many(["a", "b"])
-            await mine.give_up(["a"], "404")
-            assert [each.item for each in await api.in_hand("news")] == ["b"]
-            assert [each.reason for each in await api.given_up("news")] == ["404"]
-            assert await api.retry_given_up("news", ["a"]) == 1
+            await mine.reject(["a"], "404")
+            assert [each.item for each in await api.in_flight("news")] == ["b"]
+            assert [each.reason for each in await api.dead_letters("news")] == ["404"]
+            assert await api.retry_dead_letters("news", ["a"]) == 1
 
     asyncio.run(go())
 
@@ -347,7 +347,7 @@ def test_closed_after_the_filter_was_dropped(api, news, caplog):
         mine.claim("a")
         news.drop()
     (told,) = [each.message for each in caplog.records if each.name == "urifilter_redis"]
-    assert told.endswith("the filter is gone, and what was in hand with it")
+    assert told.endswith("the filter is gone, and what was in flight with it")
 
 
 def test_closed_while_the_service_is_away(service, news, caplog):
@@ -388,7 +388,7 @@ def test_unknown_items_are_let_go(service, api, news, any_server):
 
         wait_until(all_that_was_let_go, "what is not known is kept")
         assert mine.commit(["a", {"x": 1}]) == [True, True]
-        assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_hand"] == 0
+        assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_flight"] == 0
 
 
 def test_a_beat_between_a_claim_and_its_answer(api, news, monkeypatch):
@@ -460,7 +460,7 @@ def test_many_calls_share_one_look(service, news, monkeypatch):
             passed[0] += 20
             theirs.claim("a")
             assert await mine.reclaim() == []
-            assert (await api.info("news"))["info"]["claims"]["in_hand"] == 1
+            assert (await api.info("news"))["info"]["claims"]["in_flight"] == 1
             theirs.release(["a"])
             return await mine.reclaim()
 
@@ -575,7 +575,7 @@ def test_more_than_one_request(api, news):
 
 
 def test_after_a_fork(api, news):
-    """A child is another holder, and has nothing in hand."""
+    """A child is another holder, and has nothing in flight."""
     with api.claims("news") as mine:
         mine.claim("a")
 

@@ -144,7 +144,7 @@ def test_a_service_of_lower_limits(any_server, limits):
         with api.claims("news") as mine:
             pages = [f"page {number}" for number in range(1000)]
             assert mine.claim_many(pages, payload=lambda page: {"of": page, "more": "x" * 1000}) == [True] * 1000
-            assert mine.give_up(pages[:300], reason="too long") == [True] * 300
+            assert mine.reject(pages[:300], reason="too long") == [True] * 300
             assert mine.commit(pages[300:600]) == [True] * 300
-        assert len(api.given_up("news", limit=300)) == 300
-        assert api.retry_given_up("news", pages[:300]) == 300
+        assert len(api.dead_letters("news", limit=300)) == 300
+        assert api.retry_dead_letters("news", pages[:300]) == 300

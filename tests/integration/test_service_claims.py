@@ -53,7 +53,7 @@ def test_the_answers(service, news):
     told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "counts": [], "total": 4, "unique": 3}
     assert mine("claim", items=given, payloads=[None, {"depth": 2}, "text", 7]) == told
     assert other("claim", items=["b", "c"])["ages"] == [-1, 0]
-    assert mine("beat") == {"in_hand": 3}
+    assert mine("beat") == {"in_flight": 3}
     done = {"ages": [0, 0], "committed": [True, True], "total": 2, "unique": 2}
     assert mine("commit", items=["a", "never claimed"]) == done
     assert mine("commit", items=["a"]) == {"ages": [1], "committed": [False], "total": 1, "unique": 0}
@@ -63,8 +63,8 @@ def test_the_answers(service, news):
     assert found["claims"] == [taken("b", {"depth": 2}, failures=1)]
     assert (found["total"], found["outstanding"]["others"]) == (1, 1)
     assert 0 <= found["outstanding"]["due"] <= 600
-    assert other("beat") == {"in_hand": 2}
-    assert mine("beat") == {"in_hand": 0}
+    assert other("beat") == {"in_flight": 2}
+    assert mine("beat") == {"in_flight": 0}
     assert mine("reclaim", limit=0)["outstanding"]["others"] == 3
     other("release", items=["b"], failed=True)
     told = {"ages": [-1, 0], "claimed": [False, True], "total": 2, "unique": 1}
@@ -78,7 +78,7 @@ def test_giving_up(service, news):
     other("claim", items=["c"])
     told = {"ages": [0, -1], "committed": [True, False], "total": 2, "unique": 1}
     assert mine("commit", items=["a", "c"], reason="404") == told
-    assert [(each.item, each.reason) for each in news.given_up()] == [("a", "404")]
+    assert [(each.item, each.reason) for each in news.dead_letters()] == [("a", "404")]
     refused = mine("commit", status=422, items=["b"], reason="", holder=None)
     assert "only a holder gives items up" in refused["error"]
     mine("release", status=422, items=["b"], reason="no field of it")
@@ -106,16 +106,16 @@ def pages(service, name, limit):
 
 
 def test_lists(service, news):
-    """What is in hand and what was given up, as the library lists it."""
+    """What is in flight and the dead letters, as the library lists it."""
     mine, other = Caller(service), Caller(service, OTHER)
-    assert listed(service, "in_hand") == {"filter": "news", "in_hand": []}
-    assert listed(service, "given_up") == {"filter": "news", "given_up": []}
+    assert listed(service, "in_flight") == {"filter": "news", "in_flight": []}
+    assert listed(service, "dead_letters") == {"filter": "news", "dead_letters": []}
     mine("claim", items=["a", "b", "c"], payloads=[{"depth": 2}, None, "text"])
     other("claim", items=["d"])
     mine("release", items=["a"], failed=True)
     mine("claim", items=["a"], payloads=[7])
-    found = {each["item"]: each for each in listed(service, "in_hand")["in_hand"]}
-    library = {each.item: each for each in news.in_hand()}
+    found = {each["item"]: each for each in listed(service, "in_flight")["in_flight"]}
+    library = {each.item: each for each in news.in_flight()}
     assert found.keys() == library.keys() == set("abcd")
     for name, each in found.items():
         lease = each.pop("lease")
@@ -126,36 +126,36 @@ def test_lists(service, news):
     assert found["a"]["holder"] == found["b"]["holder"] != found["d"]["holder"]
     assert (found["a"]["payload"], found["a"]["failures"], found["b"]["payload"]) == (7, 1, None)
     mine("commit", items=["a"], reason="404 ä")
-    told = listed(service, "given_up")["given_up"]
-    (note,) = news.given_up()
+    told = listed(service, "dead_letters")["dead_letters"]
+    (note,) = news.dead_letters()
     assert told == [taken("a", 7, failures=1) | {"at": note.at, "reason": "404 ä"}]
 
 
 @pytest.mark.parametrize("shards", [3, 128])
 def test_pages_of_lists(service, any_server, shards):
-    """Each item stands in one page, though many were given up in one millisecond, in several shards."""
+    """Each item stands in one page, though many were rejected in one millisecond, in several shards."""
     settings = {"redis": any_server.url, "capacity": 100_000, "error_rate": 1e-8, "shards": shards}
     with UriFilter.create("news", **settings) as news, news.claims() as others:
         others.claim_many(range(60))
         for start in range(0, 40, 20):
-            others.give_up(range(start, start + 20), "404")
+            others.reject(range(start, start + 20), "404")
         for limit in (1, 7, 100):
-            found = pages(service, "given_up", limit)
+            found = pages(service, "dead_letters", limit)
             assert sorted(each["item"] for each in found) == [*range(40)]
             times = [each["at"] for each in found]
             assert times == sorted(times, reverse=True)
-            assert sorted(each["item"] for each in pages(service, "in_hand", limit)) == [*range(40, 60)]
-        assert "next" not in listed(service, "in_hand", limit=20)
-        first = listed(service, "given_up", limit=30)
-        news.retry_given_up([first["given_up"][-1]["item"]])  # the place stays, though its note is gone
-        assert len(listed(service, "given_up", limit=30, after=first["next"])["given_up"]) == 10
+            assert sorted(each["item"] for each in pages(service, "in_flight", limit)) == [*range(40, 60)]
+        assert "next" not in listed(service, "in_flight", limit=20)
+        first = listed(service, "dead_letters", limit=30)
+        news.retry_dead_letters([first["dead_letters"][-1]["item"]])  # the place stays, though its note is gone
+        assert len(listed(service, "dead_letters", limit=30, after=first["next"])["dead_letters"]) == 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "query", [{"limit": 0}, {"limit": 101}, {"after": "news"}, {"after": "1-abc"}, {"after": "0" * 60}, {"of": "a"}]
 )
-@pytest.mark.parametrize("name", ["in_hand", "given_up"])
+@pytest.mark.parametrize("name", ["in_flight", "dead_letters"])
 def test_pages_that_there_cannot_be(service, news, name, query):
     """They are refused; a place behind the end is none."""
     assert listed(service, name, status=422, **query)["error_code"] == "bad_request"
@@ -163,18 +163,18 @@ def test_pages_that_there_cannot_be(service, news, name, query):
 
 
 def test_lists_of_a_filter_that_is_gone(service, news):
-    """It is told, and not taken for one of which nothing was given up."""
-    assert listed(service, "given_up")["given_up"] == []
+    """It is told, and not taken for one of which nothing was rejected."""
+    assert listed(service, "dead_letters")["dead_letters"] == []
     news.drop()
-    for name in ("in_hand", "given_up"):
+    for name in ("in_flight", "dead_letters"):
         assert listed(service, name, status=404)["error_code"] == "filter_not_found"
-    assert ask(service, "POST", "/v1/filters/news/retry_given_up", {}).status == 404
-    for each in (news.in_hand, news.given_up, news.retry_given_up):
+    assert ask(service, "POST", "/v1/filters/news/retry_dead_letters", {}).status == 404
+    for each in (news.in_flight, news.dead_letters, news.retry_dead_letters):
         with pytest.raises(FilterNotFound):
             each()
 
 
-def test_retrying_what_was_given_up(service, news):
+def test_retrying_dead_letters(service, news):
     """Some items, those in base64 included, or all; nothing else."""
 
     def under(key, body):
@@ -182,16 +182,16 @@ def test_retrying_what_was_given_up(service, news):
             return connection.ask(request("POST", path, json.dumps(body).encode(), Idempotency_Key=key)).json()
 
     with news.claims() as others:
-        others.claim_many(["a", "b", "c", b"odd\xff", "in hand"])
-        others.give_up(["a", "b", "c", b"odd\xff"], "404")
-        odd = next(each for each in listed(service, "given_up")["given_up"] if "item_base64" in each)
-        path = "/v1/filters/news/retry_given_up"
-        body = {"items": ["a", odd["item_base64"], "in hand", "never"], "base64": [1]}
+        others.claim_many(["a", "b", "c", b"odd\xff", "in flight"])
+        others.reject(["a", "b", "c", b"odd\xff"], "404")
+        odd = next(each for each in listed(service, "dead_letters")["dead_letters"] if "item_base64" in each)
+        path = "/v1/filters/news/retry_dead_letters"
+        body = {"items": ["a", odd["item_base64"], "in flight", "never"], "base64": [1]}
         told = {"filter": "news", "was_there": [True, True, False, False], "total": 4, "offered": 2}
         for _ in range(2):  # under its key it may be repeated
             assert under("once more", body) == told
         assert ask(service, "POST", path, {"items": []}).json()["offered"] == 0
-        assert sorted(each["item"] for each in listed(service, "given_up")["given_up"]) == ["b", "c"]
+        assert sorted(each["item"] for each in listed(service, "dead_letters")["dead_letters"]) == ["b", "c"]
         for key, count in (("one", 2), ("one", 0), ("two", 0)):  # all of them have no answer of their own
             told = under(key, {"items": None} if count else {})
             assert told == {"filter": "news", "was_there": [], "total": 0, "offered": count}
@@ -246,7 +246,7 @@ def test_what_json_cannot_carry(service, news):
     assert [each["failures"] for each in caller("reclaim")["claims"]] == [1, 1]
     done = caller("commit", items=["text", "b2Rk/w==", "7aC97biA", "\ud800"], base64=[1, 2])
     assert done["committed"] == [True] * 4
-    assert caller("beat") == {"in_hand": 0}
+    assert caller("beat") == {"in_flight": 0}
     assert news.contains_many(given) == [True] * 4
 
 
@@ -339,11 +339,11 @@ def test_a_repeat_by_another_worker(service, news, any_server, key):
         assert set(reclaimed[0][40:]) <= set(again)
         assert not set(reclaimed[0][:40]) & set(again)
         assert len(again) <= 90
-    assert Caller(service)("beat") == {"in_hand": 200 + len(again)}
+    assert Caller(service)("beat") == {"in_flight": 200 + len(again)}
 
 
 def test_a_repeated_reclaim_tells_the_old_items_first(service, news):
-    """The holder has them in hand, and new ones that lapsed meanwhile in other shards may use up the limit."""
+    """The holder has them in flight, and new ones that lapsed meanwhile in other shards may use up the limit."""
     with news.claims() as others, service.raw() as connection:
         for number in range(1, 10):
             content = json.dumps({"holder": HOLDER, "lease": 60, "limit": 1}).encode()
@@ -387,10 +387,10 @@ def test_two_tokens(guarded, served):
     one, two = (Caller(guarded, token=token) for token in (WRITER, SECOND))
     assert one("claim", items=["a", "b"])["unique"] == 2
     assert two("claim", items=["a", "c"])["ages"] == [-1, 0]
-    assert two("beat") == {"in_hand": 1}
+    assert two("beat") == {"in_flight": 1}
     assert two("release", items=["a", "b"])["was_there"] == [False, False]
     assert two("reclaim")["claims"] == []
-    assert one("beat") == {"in_hand": 2}
+    assert one("beat") == {"in_flight": 2}
     holders = {
         holder.hex()
         for key in guarded.redis.client().keys("*holders")
@@ -398,7 +398,7 @@ def test_two_tokens(guarded, served):
     }
     assert len(holders) == 2
     assert HOLDER not in holders
-    assert two("commit", items=["a"])["committed"] == [True]  # its page was fetched, whoever has it in hand
+    assert two("commit", items=["a"])["committed"] == [True]  # its page was fetched, whoever has it in flight
     assert one("commit", items=["a"])["committed"] == [False]
     assert one("release", items=["b"])["was_there"] == [True]
 
@@ -412,7 +412,7 @@ def test_without_a_holder(guarded, served, service, news):
     refused = two("release", 403, items=["a"])
     assert (refused["error_code"], "name the holder" in refused["error"]) == ("forbidden", True)
     assert two("commit", items=["a"])["committed"] == [True]
-    assert one("beat") == {"in_hand": 1}
+    assert one("beat") == {"in_flight": 1}
     Caller(service)("claim", items=["a", "b"])
     alone = Caller(service, holder=None)
     assert alone("release", items=["a", "c"])["was_there"] == [True, False]
@@ -431,14 +431,14 @@ def test_reading_is_not_enough(guarded, served, command):
 @pytest.mark.slow
 def test_lists_are_for_those_who_may_claim(guarded, served):
     """They have what claimants keep, and holders by the names that no token's holder can be told from."""
-    one, path = Caller(guarded, token=WRITER), "/v1/filters/news/retry_given_up"
+    one, path = Caller(guarded, token=WRITER), "/v1/filters/news/retry_dead_letters"
     one("claim", items=["a", "b"], payloads=["secret", None])
     one("commit", items=["a"], reason="404")
-    for name in ("in_hand", "given_up"):
+    for name in ("in_flight", "dead_letters"):
         assert listed(guarded, name, READER, 403)["error_code"] == "forbidden"
         assert listed(guarded, name, None, 401)["error_code"] == "unauthorized"
-        assert [each["item"] for each in listed(guarded, name, SECOND)[name]] == ["b" if name == "in_hand" else "a"]
-    assert listed(guarded, "in_hand", SECOND)["in_hand"][0]["holder"] != HOLDER
+        assert [each["item"] for each in listed(guarded, name, SECOND)[name]] == ["b" if name == "in_flight" else "a"]
+    assert listed(guarded, "in_flight", SECOND)["in_flight"][0]["holder"] != HOLDER
     assert ask(guarded, "POST", path, {}, READER).json()["error_code"] == "forbidden"
     assert ask(guarded, "POST", path, {}).json()["error_code"] == "unauthorized"
     assert ask(guarded, "POST", path, {}, SECOND).json()["offered"] == 1

@@ -34,7 +34,7 @@ retention = "ring"
 slices = 3
 period = "1d"
 """
-OF_HOLDERS = ("reclaim", "beat", "retry_given_up")
+OF_HOLDERS = ("reclaim", "beat", "retry_dead_letters")
 ALL = (*COMMANDS, *OF_HOLDERS, *ACTIONS)
 NAMES = ("forever", "counting", "ring", "missing")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -190,7 +190,7 @@ def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
     commands = {f"{FILTERS_PATH}/{{filter}}/{command}": command for command in ALL}
     info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter}}": "info", OVERVIEW_PATH: "overview"}
-    info |= {f"{FILTERS_PATH}/{{filter}}/{name}": name for name in ("detail", "in_hand", "given_up")}
+    info |= {f"{FILTERS_PATH}/{{filter}}/{name}": name for name in ("detail", "in_flight", "dead_letters")}
     process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")} | {ACCESS_PATH: "access"}
     for service in (alone, guarded):
         found = document(service)

@@ -335,7 +335,7 @@ def test_processes_that_insert_once(any_server, slowly):
 
 
 def test_close_goes_on(any_server, monkeypatch):
-    """A client that is closed with a rotation in hand goes on with it, and gives the lease back."""
+    """A client that is closed with a rotation in flight goes on with it, and gives the lease back."""
     monkeypatch.setattr(auto_rotate, "A_CALL", 0.0)
     monkeypatch.setattr(auto_rotate, "AT_CLOSE", 60.0)
     make(any_server, shards=3, **RING)

@@ -30,8 +30,8 @@ def api(service_for_admins):
 
 #: Methods that take a list of items, of both clients and of claims.
 OF_LISTS = ("insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "commit", "release")
-OF_CLAIMS = ("claim_many", "claim_ages", "unique", "commit", "give_up", "release", "claimed")
-OF_API = ("filter", "insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "retry_given_up")
+OF_CLAIMS = ("claim_many", "claim_ages", "unique", "commit", "reject", "release", "claimed")
+OF_API = ("filter", "insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "retry_dead_letters")
 
 
 def refused(name: str, call, *values: object) -> None:
@@ -104,7 +104,7 @@ def test_arguments_of_a_filter(news):
     refused("keep_archive is True or False", lambda value: news.drop(keep_archive=value), "no", None)
     refused("a holder is", news.beat, None, 5, b"0123456789abcdef")
     refused("on_progress is a function", lambda value: setattr(news, "on_progress", value), None, 5)
-    refused("limit is", news.given_up, None, "5", [True])
+    refused("limit is", news.dead_letters, None, "5", [True])
     assert news.insert("a") is True
 
 
@@ -116,12 +116,12 @@ def test_arguments_of_claims(news):
     refused("a holder is", lambda value: news.claims(holder=value), 5, b"0123456789abcdef")
     with news.claims(beats=False) as mine:
         assert mine.claim("a")
-        refused("reason is a str", lambda value: mine.give_up(["a"], value), None, b"answers 500", 5)
+        refused("reason is a str", lambda value: mine.reject(["a"], value), None, b"answers 500", 5)
         refused("payload is a function", lambda value: mine.claim_many(["b"], payload=value), "text", 5)
         refused("failed is True or False", lambda value: mine.release(["a"], failed=value), "no", None)
         refused("within is a number", mine.outstanding, "5", [True], NOTHING)
         assert [claim.item for claim in mine.held] == ["a"]
-        assert mine.give_up(["a"], "answers 500") == [True]
+        assert mine.reject(["a"], "answers 500") == [True]
 
 
 def test_where_a_filter_is(any_server):
@@ -162,7 +162,7 @@ def test_arguments_for_asyncio(any_server):
                 await made.insert(None)
             async with made.claims(beats=False) as mine:
                 with pytest.raises(TypeError, match="reason is a str"):
-                    await mine.give_up(["a"], None)
+                    await mine.reject(["a"], None)
 
     asyncio.run(main())
 
@@ -182,7 +182,7 @@ def test_arguments_over_http(api):
     refused("access_token is a str", lambda value: FilterAPIClient(None, value), 5, b"token")
     with api.claims("news") as mine:
         assert mine.claim("a")
-        refused("reason is a str", lambda value: mine.give_up(["a"], value), None, b"answers 500")
+        refused("reason is a str", lambda value: mine.reject(["a"], value), None, b"answers 500")
         refused("payload is a function", lambda value: mine.claim_many(["b"], payload=value), "text")
         refused("failed is True or False", lambda value: mine.release(["a"], failed=value), "no")
     assert "more" not in api.filters()

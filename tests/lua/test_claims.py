@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from redis.exceptions import ResponseError
-from support.leases import given_up_of, hands_of, holders_of, leases_of
+from support.leases import dead_letters_of, holders_of, in_flight_of_holder, leases_of
 from support.servers import wait_until
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
@@ -138,8 +138,8 @@ def test_claims_that_were_mended_by_hand(shard, mended):
     assert ", claims 1, live slices" in refused(shard, shard.made("insert", B), "STALE")
 
 
-def test_an_item_in_hand_that_was_forgotten(shard):
-    """It stays in hand when somebody inserts it, and what was forgotten stays so until it is committed."""
+def test_an_item_in_flight_that_was_forgotten(shard):
+    """It stays in flight when somebody inserts it, and what was forgotten stays so until it is committed."""
     shard.ask("insert", A)
     shard.ask("forget", A)
     assert shard.claim(ONE, A) == [0]
@@ -217,16 +217,16 @@ def test_giving_up(shard):
     shard.claim(ONE, A + B, [b"kept", b"l" * 2000])
     shard.claim(TWO, C)
     for _ in range(2):
-        assert shard.give_up(ONE, A + B + C + A, b"404", ids[0]) == [0, 0, -1, -1]
-        assert given_up_of(shard.client) == {A: (1, 0, b"404", b"kept"), B: (1, 0, b"404", b"l" * 2000)}
+        assert shard.reject(ONE, A + B + C + A, b"404", ids[0]) == [0, 0, -1, -1]
+        assert dead_letters_of(shard.client) == {A: (1, 0, b"404", b"kept"), B: (1, 0, b"404", b"l" * 2000)}
     assert shard.ask("contains", A + B + C) == [1, 1, -1]
     assert set(leases_of(shard.client)) == {C}
-    assert shard.meta()["given_up"] == "2"
+    assert shard.meta()["rejected"] == "2"
     refused(shard, shard.made("commit", A + B + C + A, ids[0], ONE), "BADARG")
-    assert shard.give_up(ONE, C, b"", ids[1]) == shard.give_up(ONE, C, b"", ids[1]) == [-1]
+    assert shard.reject(ONE, C, b"", ids[1]) == shard.reject(ONE, C, b"", ids[1]) == [-1]
     shard.claim(ONE, C)
     assert shard.commit(TWO, C) == [0]
-    assert shard.meta()["given_up"] == "2"
+    assert shard.meta()["rejected"] == "2"
 
 
 @pytest.mark.parametrize("layout", [("blocked", 12, 100), ("counting", 3, 300)])
@@ -241,24 +241,24 @@ def test_what_deletes_a_note(client, layout):
     for way in ways:
         shard.ask("forget", A)
         assert shard.claim(ONE, A + B)[0] == 0
-        assert shard.give_up(ONE, A, b"404") == [0]
+        assert shard.reject(ONE, A, b"404") == [0]
         before = [shard.meta().get(name) for name in ("claimed", "changed")]
         way()
-        assert given_up_of(client) == {}
+        assert dead_letters_of(client) == {}
         assert before != [shard.meta().get(name) for name in ("claimed", "changed")]
 
 
-@pytest.mark.parametrize("end", ["commit", "give_up", "insert", "remove"])
+@pytest.mark.parametrize("end", ["commit", "reject", "insert", "remove"])
 def test_what_is_offered_once_more_is_counted_once(client, end):
     """Its counters are there already. However it ends, removing it makes it new."""
     shard = Shard(client, geometry("counting", 3, 300))
     shard.claim(ONE, A)
-    assert shard.give_up(ONE, A, b"404") == [0]
+    assert shard.reject(ONE, A, b"404") == [0]
     once = shard.today()
     assert shard.retry(A) == [1]
     assert shard.retry(A) == [0]
     assert "changed" in shard.meta()
-    if end in {"commit", "give_up"}:
+    if end in {"commit", "reject"}:
         assert shard.claim(TWO, A) == [0]
         assert getattr(shard, end)(TWO, A) == [0]
     elif end == "insert":
@@ -273,13 +273,13 @@ def test_a_repeat_after_a_restore_spares_what_is_offered_once_more(shard):
     """The call that gave an item up comes late: it must not end the item that somebody wants to be fetched again."""
     the_id = shard.call_id()
     shard.claim(ONE, A + B)
-    assert shard.give_up(ONE, A + B, b"404", the_id) == [0, 0]
+    assert shard.reject(ONE, A + B, b"404", the_id) == [0, 0]
     ended = shard.now()
     while shard.now() <= ended + 2:  # the time of what is forgotten is right to 2 ms
         pass
     assert shard.retry(A) == [1]
     shard.client.hset(KEYS.meta, "restored", shard.now())
-    assert shard.give_up(ONE, A + B, b"404", the_id) == [0, 0]
+    assert shard.reject(ONE, A + B, b"404", the_id) == [0, 0]
     assert set(leases_of(shard.client)) == {A}
     assert shard.claim(TWO, A + B) == [0, 1]
 
@@ -290,17 +290,17 @@ def expire(shard):
 
 
 def test_an_insert_deletes_notes(shard):
-    """Of what it answers new: it has expired since. The notes of what is seen, or in hand, stay."""
+    """Of what it answers new: it has expired since. The notes of what is seen, or in flight, stay."""
     shard.claim(ONE, A + B + C)
-    assert shard.give_up(ONE, A + B, b"404") == [0, 0]
+    assert shard.reject(ONE, A + B, b"404") == [0, 0]
     assert shard.ask("insert", A + B) == [1, 1]
-    assert set(given_up_of(shard.client)) == {A, B}
+    assert set(dead_letters_of(shard.client)) == {A, B}
     expire(shard)
     assert shard.ask("insert", C + A + A) == [-1, 0, 1]
-    assert set(given_up_of(shard.client)) == {B}
+    assert set(dead_letters_of(shard.client)) == {B}
     assert shard.retry(A + B) == [0, 1]
     assert shard.ask("insert", A + B) == [1, 0]
-    assert given_up_of(shard.client) == {}
+    assert dead_letters_of(shard.client) == {}
     assert set(leases_of(shard.client)) == {C}
 
 
@@ -309,34 +309,34 @@ def test_the_oldest_notes_go_first(shard):
     items = [md5(b"%d" % number) for number in range(30)]
     for number, item in enumerate(items):
         shard.claim(ONE, item, [b"k" * 60_000])
-        assert shard.give_up(ONE, item, b"%d" % number) == [0]
-        shard.client.zadd(KEYS.of_given_up[1], {item: number})
-    notes = shard.client.hgetall(KEYS.of_given_up[0])
+        assert shard.reject(ONE, item, b"%d" % number) == [0]
+        shard.client.zadd(KEYS.of_dead_letters[1], {item: number})
+    notes = shard.client.hgetall(KEYS.of_dead_letters[0])
     assert set(notes) == {b"bytes", *items[-17:]}
     assert int(notes[b"bytes"]) <= 1 << 20
-    assert shard.meta()["given_up"] == "30"
+    assert shard.meta()["rejected"] == "30"
 
 
 def test_the_newest_notes_stay(shard):
     """Also after the clock was set back; old ones go for a long one; of more than a mebibyte in a call a part stays."""
-    key, times = KEYS.of_given_up
+    key, times = KEYS.of_dead_letters
     old = [md5(b"%d" % number) for number in range(250)]
     shard.claim(ONE, old, [b"k" * 3500] * 250)
-    shard.give_up(ONE, old, b"404")
+    shard.reject(ONE, old, b"404")
     shard.client.zadd(times, dict.fromkeys(old, shard.now() + DAY))
     shard.client.zadd(times, {b"it has no note": 0})
     shard.claim(ONE, A, [b"l" * 256_000])
-    assert shard.give_up(ONE, A, b"500") == [0]
+    assert shard.reject(ONE, A, b"500") == [0]
     notes = shard.client.hgetall(key)
     assert A in notes
     assert 200 < len(notes) < 250
     many = [md5(b"many %d" % number) for number in range(12)]
     shard.claim(ONE, many, [b"l" * 100_000] * 12)
-    assert shard.give_up(ONE, many, b"500") == [0] * 12
+    assert shard.reject(ONE, many, b"500") == [0] * 12
     notes = shard.client.hgetall(key)
     assert set(notes) == {b"bytes", *many[-10:]}
     assert int(notes[b"bytes"]) <= 1 << 20
-    assert len(given_up_of(shard.client)) == 10
+    assert len(dead_letters_of(shard.client)) == 10
 
 
 def test_a_holders_own_lapsed_entries(shard):
@@ -355,11 +355,11 @@ def test_a_holders_own_lapsed_entries(shard):
     assert shard.claim(TWO, A + B) == [0, -1]
 
 
-def test_a_holder_with_nothing_in_hand_is_none(shard):
+def test_a_holder_with_nothing_in_flight_is_none(shard):
     """Its last call removes it."""
-    for give_up in (shard.commit, shard.release):
-        shard.claim(ONE, C + (A if give_up == shard.commit else B))
-        give_up(ONE, A + B + C)
+    for end in (shard.commit, shard.release):
+        shard.claim(ONE, C + (A if end == shard.commit else B))
+        end(ONE, A + B + C)
         assert MINE not in holders_of(shard.client)
         assert shard.beat(ONE) == 0
 
@@ -394,7 +394,7 @@ def test_a_member_of_hands_without_an_entry(shard):
     shard.client.hdel(KEYS.leases, first)
     die(shard, ONE)
     assert [each.digest for number in range(2) for each in shard.reclaim(TWO, limit=1)] == [second]
-    assert hands_of(shard.client) == [(bytes.fromhex(TWO.holder), second)]
+    assert in_flight_of_holder(shard.client) == [(bytes.fromhex(TWO.holder), second)]
 
 
 @pytest.mark.parametrize("how", ["beat", "reclaim"])
@@ -464,7 +464,7 @@ def test_long_payloads(shard):
     assert shard.ask("forget", items[3]) == [1]
     assert shard.release(NO_HOLDER, items[4:]) == [1, 1]
     assert shard.commit(NO_HOLDER, items[4:]) == [0, 0]
-    assert shard.client.exists(KEYS.leases, KEYS.hands) == 0
+    assert shard.client.exists(KEYS.leases, KEYS.in_flight) == 0
 
 
 def test_repeats(shard):
@@ -553,7 +553,7 @@ def test_maxmemory(make_server, kind):
                 shard.call(shard.made(command, md5(b"new"), shard.call_id(slot=1), TWO, kept=[b""]))
             assert before == dumped(client)
         assert shard.claim(ONE, A + B + C, call_id=the_id)[2] in {0, -1}
-        assert shard.beat(ONE) == len([holder for holder, _ in hands_of(client) if holder == MINE])
+        assert shard.beat(ONE) == len([holder for holder, _ in in_flight_of_holder(client) if holder == MINE])
         assert shard.release(NO_HOLDER, A, shard.call_id(slot=2)) == [1]
         assert shard.commit(NO_HOLDER, A + B, shard.call_id(slot=3)) == [0, 0]
         client.config_set("maxmemory", 0)
@@ -576,13 +576,16 @@ def test_a_missing_right(server):
                 admin.script_load(call.script.source)
                 admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
                 admin.execute_command("ACL", "SETUSER", "crawler", f"-{command.lower()}")
-                before = leases_of(admin), sorted(hands_of(admin)), shard.today()
+                before = leases_of(admin), sorted(in_flight_of_holder(admin)), shard.today()
                 try:
                     client.execute_command(*call.command())
                 except ResponseError:
-                    assert before == (leases_of(admin), sorted(hands_of(admin)), shard.today()), (command, name)
+                    assert before == (leases_of(admin), sorted(in_flight_of_holder(admin)), shard.today()), (
+                        command,
+                        name,
+                    )
                 shard.call(call)
-                having = {holder for holder, _ in hands_of(admin)}
+                having = {holder for holder, _ in in_flight_of_holder(admin)}
                 assert having <= set(holders_of(admin)), (command, name)
         admin.acl_deluser("crawler")
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from redis.exceptions import ResponseError
 from support import servers
 from support.clock import Clock
-from support.leases import given_up_of, hands_of, holders_of, leases_of
+from support.leases import dead_letters_of, holders_of, in_flight_of_holder, leases_of
 from support.model import Refused
 from support.model_claims import ClaimingShard, ModelEntry
 from support.shard import KEYS, Shard, geometry, md5
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         self.became_final(digests, answers)
 
     @rule(holding=holdings, digests=some, reason=st.sampled_from([b"", b"a\0\n\xff", b"r" * 200]), packed=encodings)
-    def give_up(self, holding, digests, reason, packed):
+    def reject(self, holding, digests, reason, packed):
         expected = (whose(holding), holding.lease, digests, reason)
         answers = self.ask(
             "commit", holding, digests, lambda: self.model.commit(*expected), packed=packed, reason=reason
@@ -282,9 +282,9 @@ class Machine(RuleBasedStateMachine):
     def compare(self):
         leases, holders = leases_of(self.client), holders_of(self.client)
         assert self.model.leases == leases
-        assert self.model.given_up == given_up_of(self.client)
-        assert self.model.total == int(self.shard.meta().get("given_up", 0))
-        having = {holder for holder, _ in hands_of(self.client)}
+        assert self.model.dead_letters == dead_letters_of(self.client)
+        assert self.model.total == int(self.shard.meta().get("rejected", 0))
+        having = {holder for holder, _ in in_flight_of_holder(self.client)}
         assert having <= set(holders)
         for holder in having:  # from here on to the ms, because reclaim takes the earliest first
             assert abs(holders[holder] - self.model.holders[holder]) < STEP * 1000 / 2
@@ -299,10 +299,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self):
-        """What was claimed and is not final is in somebody's hands, or can be claimed; hands and leases agree."""
+        """What was claimed and is not final is in flight, or can be claimed; hands and leases agree."""
         leases = leases_of(self.client)
         assert self.to_fetch <= set(leases)
-        assert sorted(hands_of(self.client)) == sorted((entry.holder, digest) for digest, entry in leases.items())
+        assert sorted(in_flight_of_holder(self.client)) == sorted(
+            (entry.holder, digest) for digest, entry in leases.items()
+        )
 
 
 NO_ENTRY = ModelEntry(b"", 0, 0, b"")

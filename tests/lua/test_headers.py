@@ -128,8 +128,8 @@ ARGUMENTS = {
     "items": lambda v: v in {DIGEST, DIGEST.hex(), b"kept"},
     "holder": lambda v: v in {HOLDING.holder, "-"},
     "lease": lambda v: v in {str(HOLDING.lease), "0"},
-    "note": lambda v: v in {"-", b"+why"},
-    "nobody": lambda v: v == NO_HOLDER,
+    "reason": lambda v: v in {"-", b"+why"},
+    "delay holder": lambda v: v == NO_HOLDER,
     "delay": lambda v: v in {"7", "0"},
     "failed": lambda v: v in {"1", "0", "again"},
     "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
@@ -276,6 +276,6 @@ def test_the_key_schema_stands_in_insert():
     drawn = header(made("insert"))
     slices = map(KEYS.slice, ("today", "history", "history_1"))
     keys = (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.next, KEYS.archived(7), KEYS.merging[0], "urifilter:filters")
-    keys += KEYS.of_claims + KEYS.of_given_up
+    keys += KEYS.of_claims + KEYS.of_dead_letters
     for key in (*keys, *slices):
         assert f"--   {key} " in drawn

@@ -21,7 +21,7 @@ OTHER = FilterKeys("urifilter", "other").shard(0)
 
 @pytest.fixture(params=["blocked", "classic", "counting", "blocked, with claims", "counting, with claims"])
 def shard(request, server):
-    """A shard with records, with something forgotten, and perhaps with something in hand."""
+    """A shard with records, with something forgotten, and perhaps with something in flight."""
     layout, _, claimed = request.param.partition(", ")
     with server.client() as client:
         shard = Shard(client, geometry(layout, 12, 1000))

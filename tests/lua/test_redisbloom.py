@@ -32,7 +32,7 @@ def client(bloom):
 
 @pytest.fixture(params=["forever", "ring, with claims"])
 def shard(request, client):
-    """A shard that has seen ten items, and perhaps has one in hand."""
+    """A shard that has seen ten items, and perhaps has one in flight."""
     shard = Shard(client, geometry(REDISBLOOM, 14, ROOM, **(RING if "ring" in request.param else {})))
     shard.ask("insert", some(10))
     if "claims" in request.param:
@@ -107,16 +107,16 @@ def test_seen_items_behind_new_ones(client, shard):
     """They are seen, also where the first of a call were new, and so the others were not looked for."""
     shard.ask("forget", some(2))
     fresh, old, held = some(40, first=500), some(10), some(1, first=9000)
-    in_hand = -1 if client.exists(KEYS.of_claims[0]) else 0
+    in_flight = -1 if client.exists(KEYS.of_claims[0]) else 0
     assert shard.ask("insert", [*fresh, *old, *held, *fresh, *held]) == [
         *[0] * 42,
         *[1] * 8,
-        in_hand,
+        in_flight,
         *[1] * 40,
-        in_hand or 1,
+        in_flight or 1,
     ]
-    assert shard.meta()["inserted"] == str(52 + (in_hand == 0))
-    assert client.execute_command("BF.INFO", TODAY, "ITEMS") == [50 + (in_hand == 0)]
+    assert shard.meta()["inserted"] == str(52 + (in_flight == 0))
+    assert client.execute_command("BF.INFO", TODAY, "ITEMS") == [50 + (in_flight == 0)]
 
 
 @pytest.mark.parametrize("command", ["insert", "commit"])
@@ -166,13 +166,13 @@ def test_forgotten_items_that_are_not_answered(client, shard):
 
 
 def test_an_insert_deletes_notes(client, shard):
-    """Of what it answers new: it was given up, and has expired since. What is not answered keeps its note."""
+    """Of what it answers new: it was rejected, and has expired since. What is not answered keeps its note."""
     shard.claim(HOLDING, items := some(8, first=100))
-    shard.give_up(HOLDING, items, b"404")
+    shard.reject(HOLDING, items, b"404")
     assert shard.ask("insert", items) == [1] * 8
     no_more_room(client)
     assert shard.ask("insert", items) == [*[0] * 5, *[UNANSWERED] * 3]
-    assert set(client.zrange(KEYS.of_given_up[1], 0, -1)) == set(items[5:])
+    assert set(client.zrange(KEYS.of_dead_letters[1], 0, -1)) == set(items[5:])
 
 
 @pytest.mark.parametrize("right", ["bf.madd", "bf.mexists", "bf.info"])

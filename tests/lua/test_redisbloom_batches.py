@@ -1,6 +1,6 @@
 """Layout redisbloom: calls of any size, with items that come twice, answer what a model of sets answers.
 
-Sizes lie around those at which the scripts go another way. Items are known, fresh, forgotten, in somebody's hands, or
+Sizes lie around those at which the scripts go another way. Items are known, fresh, forgotten, in flight, or
 of holders that have died, and each come several times in a call.
 """
 
@@ -10,7 +10,7 @@ import random
 
 import pytest
 from redis.exceptions import ResponseError
-from support.leases import hands_of, leases_of
+from support.leases import in_flight_of_holder, leases_of
 from support.model import Refused
 from support.model_claims import ClaimingShard
 from support.shard import KEYS, Shard, geometry, md5
@@ -51,7 +51,7 @@ class Run:
         )
         self.calls = self.items = self.made = 0
         self.known: list[bytes] = []
-        self.of_own: list[bytes] = []  # forgotten, or in somebody's hands
+        self.of_own: list[bytes] = []  # forgotten, or in flight
 
     def some(self) -> list[bytes]:
         """Return the items of a call: a share is new, a share comes from each of the others, some come again."""
@@ -79,7 +79,7 @@ class Run:
         if self.model.retention == "ring":
             commands += [self.turn]
         if self.claims:
-            commands += [self.claim] * 3 + [self.commit] * 2 + [self.give_up, self.release, self.release_all, self.die]
+            commands += [self.claim] * 3 + [self.commit] * 2 + [self.reject, self.release, self.release_all, self.die]
         self.dice.choice(commands)()
         self.compare()
 
@@ -109,7 +109,7 @@ class Run:
         whose = None if holding == NO_HOLDER else bytes.fromhex(holding.holder)
         self.ask("commit", holding, digests, lambda: self.model.commit(whose, holding.lease, digests))
 
-    def give_up(self):
+    def reject(self):
         holding, digests = self.dice.choice(HOLDERS), self.some()
         expected = (bytes.fromhex(holding.holder), holding.lease, digests, b"404")
         self.ask("commit", holding, digests, lambda: self.model.commit(*expected), reason=b"404")
@@ -122,9 +122,9 @@ class Run:
 
     def _release(self, holding, digests, delay):
         whose = None if holding == NO_HOLDER else bytes.fromhex(holding.holder)
-        nobody = f"00{self.calls:014x}"
-        expected = (whose, holding.lease, bytes.fromhex(nobody), delay, digests)
-        how = {"delay_holder": nobody, "delay": delay, "failed": False}
+        delay_holder = f"00{self.calls:014x}"
+        expected = (whose, holding.lease, bytes.fromhex(delay_holder), delay, digests)
+        how = {"delay_holder": delay_holder, "delay": delay, "failed": False}
         self.ask("release", holding, digests, lambda: self.model.release(*expected, failed=False), **how)
 
     def die(self):
@@ -190,7 +190,9 @@ class Run:
         if self.claims:
             leases = leases_of(self.client)
             assert leases == self.model.leases
-            assert sorted(hands_of(self.client)) == sorted((each.holder, digest) for digest, each in leases.items())
+            assert sorted(in_flight_of_holder(self.client)) == sorted(
+                (each.holder, digest) for digest, each in leases.items()
+            )
 
 
 def run(client, retention: str, seeds: range, *, claims: bool) -> None:
@@ -204,7 +206,7 @@ def run(client, retention: str, seeds: range, *, claims: bool) -> None:
 @pytest.mark.parametrize("claims", [False, True], ids=["plain", "claims"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_batches(bloom, retention, claims):
-    """Each answer, the count of items, and what is in hand are those of the model."""
+    """Each answer, the count of items, and what is in flight are those of the model."""
     with bloom.client() as client:
         run(client, retention, range(1), claims=claims)
 

@@ -25,11 +25,11 @@ def leases_of(client) -> dict[bytes, ModelEntry]:
     return found
 
 
-def given_up_of(client) -> dict[bytes, tuple[int, int, bytes, bytes]]:
-    """Return failures, lapses, reason and what is kept of each item that was given up; the keys fit together."""
-    notes = client.hgetall(KEYS.of_given_up[0])
+def dead_letters_of(client) -> dict[bytes, tuple[int, int, bytes, bytes]]:
+    """Return failures, lapses, reason and what is kept of each item that was rejected; the keys fit together."""
+    notes = client.hgetall(KEYS.of_dead_letters[0])
     size = int(notes.pop(b"bytes", 0))
-    times = dict(client.zrange(KEYS.of_given_up[1], 0, -1, withscores=True))
+    times = dict(client.zrange(KEYS.of_dead_letters[1], 0, -1, withscores=True))
     assert times == {digest: struct.unpack_from("<d", note)[0] for digest, note in notes.items()}
     assert size == sum(map(len, [*notes, *notes.values()]))
     found = {}
@@ -39,15 +39,15 @@ def given_up_of(client) -> dict[bytes, tuple[int, int, bytes, bytes]]:
     return found
 
 
-def hands_of(client) -> list[tuple[bytes, bytes]]:
-    """Return holder and digest of all that is in hand; all have the score 0."""
-    members = client.zrange(KEYS.hands, 0, -1, withscores=True)
+def in_flight_of_holder(client) -> list[tuple[bytes, bytes]]:
+    """Return holder and digest of all that is in flight; all have the score 0."""
+    members = client.zrange(KEYS.in_flight, 0, -1, withscores=True)
     assert all(score == 0 for _, score in members)
     return [(member[:8], member[8:]) for member, _ in members]
 
 
 def holders_of(client) -> dict[bytes, int]:
-    """Return until when each holder and nobody lives, ms."""
+    """Return until when each holder, and delay holder, lives, ms."""
     return {holder: int(until) for holder, until in client.zrange(KEYS.holders, 0, -1, withscores=True)}
 
 

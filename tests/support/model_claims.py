@@ -1,4 +1,4 @@
-"""Claims in plain Python, without a server: the model of a shard whose items may be in somebody's hands."""
+"""Claims in plain Python, without a server: the model of a shard whose items may be in flight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 65535
 
 @dataclass
 class ModelEntry:
-    """An item that somebody has, or had, in hand.
+    """An item that somebody has, or had, in flight.
 
     Attributes:
         holder: 8 bytes; the first is 0 for a delay holder, who has what was released.
@@ -42,19 +42,19 @@ class ClaimingShard(ModelShard):
     """One shard of a filter with claims. All times are in ms.
 
     Attributes:
-        leases: what is in hand or has lapsed, by digest.
-        holders: until when each holder lives. Those that have nothing in hand may be missing.
-        given_up: failures, lapses, reason and what is kept of each item that was given up.
-        total: how many items were given up.
+        leases: what is in flight or has lapsed, by digest.
+        holders: until when each holder lives. Those that have nothing in flight may be missing.
+        dead_letters: failures, lapses, reason and what is kept of each item that was rejected.
+        total: how many items were rejected.
     """
 
     leases: dict[bytes, ModelEntry] = field(default_factory=dict)
     holders: dict[bytes, int] = field(default_factory=dict)
-    given_up: dict[bytes, tuple[int, int, bytes, bytes]] = field(default_factory=dict)
+    dead_letters: dict[bytes, tuple[int, int, bytes, bytes]] = field(default_factory=dict)
     total: int = 0
 
     def claim(self, holder: bytes, lease: int, digests: Sequence[bytes], kept: Sequence[bytes]) -> list[int]:
-        """Return 0 for each item that the holder has in hand from now on; n: seen; -1: in hand, perhaps its own.
+        """Return 0 for each item that the holder has in flight from now on; n: seen; -1: in flight, perhaps its own.
 
         Then position, failures and lapses of each of the former that has any.
         """
@@ -93,12 +93,12 @@ class ClaimingShard(ModelShard):
 
     def _commit(self, holder: bytes | None, digest: bytes, reason: bytes | None) -> int:
         if reason is None:
-            self.given_up.pop(digest, None)
+            self.dead_letters.pop(digest, None)
             return self._insert_final(digest)
         if holder is None or not self._is_own(digest, holder):
             return -1
         entry = self.leases[digest]
-        self.given_up[digest] = entry.failures, entry.lapses, reason, entry.kept
+        self.dead_letters[digest] = entry.failures, entry.lapses, reason, entry.kept
         self.total += 1
         return self._insert_final(digest)
 
@@ -127,23 +127,23 @@ class ClaimingShard(ModelShard):
         return answers
 
     def retry(self, delay_holder: bytes, delay: int, digests: Sequence[bytes]) -> list[int]:
-        """Offer once more what was given up, and count it as forgotten; return 1 for each."""
+        """Offer once more the dead letters, and count it as forgotten; return 1 for each."""
         answers = []
         for digest in digests:
-            note = self.given_up.get(digest) if digest not in self.leases else None
+            note = self.dead_letters.get(digest) if digest not in self.leases else None
             if note:
                 self.leases[digest] = ModelEntry(delay_holder, 0, 0, note[3])
                 self.holders[delay_holder] = self.now + delay
                 self.forgotten[digest] = self.epoch
-                del self.given_up[digest]
+                del self.dead_letters[digest]
             answers.append(int(note is not None))
         return answers
 
     def reclaim(self, holder: bytes, lease: int, limit: int) -> list[tuple[bytes, int, int, bytes]]:
-        """Take in hand what dead holders had: digest, failures, lapses and what is kept of each item."""
+        """Claim what dead holders had: digest, failures, lapses and what is kept of each item."""
         dead = sorted((until, each) for each, until in self.holders.items() if until <= self.now and each != holder)
         found: list[tuple[bytes, int, int, bytes]] = []
-        for digest in [d for _, each in dead for d in self.hands(each)]:
+        for digest in [d for _, each in dead for d in self.in_flight(each)]:
             entry = self.leases[digest].taken_by(holder)
             size = sum(len(kept) for *_, kept in found) + len(entry.kept)
             if len(found) == limit or (found and size > BYTES_A_CALL):
@@ -154,28 +154,28 @@ class ClaimingShard(ModelShard):
         return found
 
     def beat(self, holder: bytes, lease: int) -> int:
-        """Let the holder live for a lease more; return how many items it has in hand."""
+        """Let the holder live for a lease more; return how many items it has in flight."""
         self._beat(holder, lease)
-        return len(self.hands(holder))
+        return len(self.in_flight(holder))
 
-    def hands(self, holder: bytes) -> list[bytes]:
+    def in_flight(self, holder: bytes) -> list[bytes]:
         """Return what a holder has, in the order of the digests."""
         return sorted(digest for digest, entry in self.leases.items() if entry.holder == holder)
 
     def contains(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
-        """Return the age of each item, 0 being not seen, and -1 in hand: what ``insert`` would answer."""
+        """Return the age of each item, 0 being not seen, and -1 in flight: what ``insert`` would answer."""
         ages = super().contains(digests, max_age)
         return [self._leased(digest, age) for digest, age in zip(digests, ages, strict=True)]
 
     def forget(self, digests: Sequence[bytes]) -> list[int]:
-        """Make items new again, also those in hand; return 1 for each that was seen or in hand."""
+        """Make items new again, also those in flight; return 1 for each that was seen or in flight."""
         self._delete_notes(digests)
         return [
             max(int(self.leases.pop(d, None) is not None), *super(ClaimingShard, self).forget([d])) for d in digests
         ]
 
     def remove(self, digests: Sequence[bytes]) -> list[int]:
-        """counting: take items out; one in hand was not counted yet. Return 1 for each that was seen or in hand."""
+        """counting: take items out; one in flight was not counted yet. Return 1 for each that was seen or in flight."""
         self._delete_notes(digests)
         return [1 if self.leases.pop(d, None) else super(ClaimingShard, self).remove([d])[0] for d in digests]
 
@@ -188,7 +188,7 @@ class ClaimingShard(ModelShard):
         return age
 
     def _insert_final(self, digest: bytes) -> int:
-        """Insert an item that is perhaps in hand; then its slice is not asked, because it may seem to be there."""
+        """Insert an item that is perhaps in flight; then its slice is not asked, because it may seem to be there."""
         if not self.leases.pop(digest, None):
             return super()._insert(digest, 0)
         forgotten = self.forgotten.pop(digest, None) is not None
@@ -211,7 +211,7 @@ class ClaimingShard(ModelShard):
 
     def _delete_notes(self, digests: Sequence[bytes]) -> None:
         for digest in digests:
-            self.given_up.pop(digest, None)
+            self.dead_letters.pop(digest, None)
 
     def _room(self, digests: set[bytes]) -> None:
         if self.limit is not None and self.contains(list(digests)).count(0) > self.limit - self.inserted:
@@ -227,7 +227,7 @@ class ClaimingShard(ModelShard):
         return -1 if self.holders.get(self.leases[digest].holder, 0) > self.now else 0
 
     def _beat(self, holder: bytes, lease: int) -> None:
-        if self.hands(holder):
+        if self.in_flight(holder):
             self.holders[holder] = self.now + lease
         else:
             self.holders.pop(holder, None)

@@ -2,7 +2,7 @@
 
 ``python page_crawler.py URL FILTER COUNT LEASE OUT WAY WORK``: a process that forks a crawler for each line (a number)
 on its standard input, and prints the crawler's process id. WAY is ``claim`` or ``insert``; WORK is the mean time of a
-page, in seconds. To ``claim`` a page of ``is_poison`` fails each time, and is given up after ``MOST_FAILURES``. A line
+page, in seconds. To ``claim`` a page of ``is_poison`` fails each time, and is rejected after ``MOST_FAILURES``. A line
 of OUT is the crawler's number, the time (``monotonic``, which all processes share), a word, and page numbers:
 ``taken`` (since the time: the call had begun then), ``fetched``, ``committing``, ``committed`` (the answers are there,
 or the page was released), ``final`` (those answered True); ``end``: the crawl is done.
@@ -87,7 +87,7 @@ class Crawler:
                     certain(partial(mine.release, failed=True), [claim.item])
                     self.say("committed", [claim.item])
                 else:
-                    self.end(partial(mine.give_up, reason="poison"), [claim.item])
+                    self.end(partial(mine.reject, reason="poison"), [claim.item])
 
     def end(self, method, pages: list[int]) -> None:
         """Make pages final."""

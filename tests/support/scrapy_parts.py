@@ -177,7 +177,7 @@ def seen(server, *items) -> list[bool]:
 def kept(server) -> set:
     """The items that crawls have left for the next one."""
     with UriFilter.open("news", redis=server.url) as news:
-        return {each.item for each in news.in_hand() if each.holder.startswith("5c")}
+        return {each.item for each in news.in_flight() if each.holder.startswith("5c")}
 
 
 def redirected(request, url, **more):

@@ -66,7 +66,7 @@ class Shard:
     def commit(self, holding: claims.Holding, digests, call_id: str = "-"):
         return self.call(self.made("commit", digests, call_id, holding))
 
-    def give_up(self, holding: claims.Holding, digests, reason: bytes = b"", call_id: str = "-"):
+    def reject(self, holding: claims.Holding, digests, reason: bytes = b"", call_id: str = "-"):
         return self.call(self.made("commit", digests, call_id, holding, reason=reason))
 
     def retry(self, digests, call_id: str = "-"):

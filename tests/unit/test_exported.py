@@ -52,7 +52,7 @@ def test_the_index_says_what_the_header_says():
     assert [each["many"] for each in found["keys"]] == [False, False, False, True]
     assert [each["name"] for each in found["args"]] == ["uid", "call id", "max_age", "encoding", "items"]
     assert found["reply"].startswith("an array with the age of each item: 0 = new, and now inserted")
-    assert found["reply"].endswith("-1 = in somebody's hands (see claim), nothing is written.")
+    assert found["reply"].endswith("-1 = in flight (see claim), nothing is written.")
     assert found["errors"][:2] == ["NOFILTER", "MISMATCH"]
     turn = Header.of(scripts.load("build"))
     assert turn.args[4].text.endswith("finish: the number of pieces; halted: 0")

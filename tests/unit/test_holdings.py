@@ -1,4 +1,4 @@
-"""Holdings: what one holder has in hand, its beats, and the pauses between its reclaims."""
+"""Holdings: what one holder has in flight, its beats, and the pauses between its reclaims."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call(mine, shard: int, *, answered: bool = True, in_doubt: bool = False) -> 
 
 
 def test_books(mine):
-    """An item is in hand from its taking to its dropping; dropped twice is dropped once."""
+    """An item is in flight from its taking to its dropping; dropped twice is dropped once."""
     mine.take(0, A, Claim("a", "a"))
     mine.take(3, B, Claim("b", "b"))
     assert mine.claims == [Claim("a", "a"), Claim("b", "b")]
@@ -68,8 +68,8 @@ def test_orphans(mine, clock):
     assert mine.orphaned(math.inf) == []
 
 
-def test_what_was_in_hand_is_no_orphan(mine):
-    """A call in doubt that was also about an item in hand has not taken that one."""
+def test_what_was_in_flight_is_no_orphan(mine):
+    """A call in doubt that was also about an item in flight has not taken that one."""
     mine.take(0, A, Claim("a", "a"))
     mine.doubt(0, [A, B], in_doubt=True)
     assert mine.orphaned(math.inf) == [B]
@@ -77,7 +77,7 @@ def test_what_was_in_hand_is_no_orphan(mine):
 
 
 def test_shards_to_beat(mine, clock):
-    """Those with something in hand and no answered call within a third of the lease; and the suspects, always."""
+    """Those with something in flight and no answered call within a third of the lease; and the suspects, always."""
     for shard in (0, 1, 2):
         call(mine, shard)
     mine.take(0, A, Claim("a", "a"))
@@ -190,7 +190,7 @@ def test_more_was_reclaimed_than_others_had(mine, clock):
 
 
 def test_the_time_of_the_next_lapse_is_that_of_others_items(mine, clock):
-    """A holder that has nothing in hand does not count."""
+    """A holder that has nothing in flight does not count."""
     mine.note_figures(0, 0, clock.now + 1, clock.now)
     mine.note_figures(1, 2, clock.now + 30, clock.now)
     assert mine.outstanding() == Outstanding(2, 30.0)
@@ -298,7 +298,7 @@ def test_nothing_is_said_by_figures_from_before(mine, clock, hears):
 
 
 def test_silent(mine, clock):
-    """Where something may be in hand and no call was made; of a holder that was given everywhere."""
+    """Where something may be in flight and no call was made; of a holder that was given everywhere."""
     given = Holdings(60.0, "0123456789abcdef")
     assert (mine.silent(range(3)), given.silent(range(3))) == ([], [0, 1, 2])
     for each in (mine, given):

@@ -111,7 +111,7 @@ def test_bounded(sizes, limit):
 
 @pytest.mark.parametrize(("least", "known"), [(0, [False, True, True]), (1, [False, False, True])])
 def test_answers_that_say_seen(clock, least, known):
-    """An answer below the least is not taken in: neither "in somebody's hands" (-1), nor "not seen" of a question."""
+    """An answer below the least is not taken in: neither "in flight" (-1), nor "not seen" of a question."""
     near = NearCache(100, 60, clock)
     learn(near, b"a", b"b", b"c", ages=[-1, 0, 3], least=least)
     assert near.find([b"a", b"b", b"c"]) == known

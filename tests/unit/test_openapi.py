@@ -141,7 +141,7 @@ def test_a_page_of_a_list(document):
         limit, after = document["paths"][path]["get"]["parameters"]
         assert (limit["name"], limit["schema"]["maximum"], limit["schema"]["default"]) == ("limit", 1000, 1000)
         assert (after["name"], after["required"]) == ("after", False)
-    for name in ("in_hand", "given_up"):
+    for name in ("in_flight", "dead_letters"):
         limit, after = document["paths"][f"/v1/filters/{{filter}}/{name}"]["get"]["parameters"][-2:]
         assert (limit["name"], limit["schema"]["maximum"], limit["schema"]["default"]) == ("limit", 100, 100)
         assert (after["name"], after["required"]) == ("after", False)

@@ -1,4 +1,4 @@
-"""What a filter keeps of an item in hand: both come back as they were."""
+"""What a filter keeps of an item in flight: both come back as they were."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Call:
 
 
 class Link(str):
-    """A parser's own kind of str, which has a page in hand."""
+    """A parser's own kind of str, which has a page in flight."""
 
     __slots__ = ("page",)
 

@@ -59,7 +59,7 @@ def checkpoint_at(config, epoch, number=1, **more) -> Checkpoint:
     del meta["uid"]
     return Checkpoint(
         format=1, filter="news", uid=config.uid, shard=0, shards=1, number=number, begun=NOW + epoch * 60 + 30,
-        state=meta, bitmaps=bitmaps, replies=NOTHING, forgotten=NOTHING, leases=NOTHING, notes=NOTHING,
+        state=meta, bitmaps=bitmaps, replies=NOTHING, forgotten=NOTHING, leases=NOTHING, dead_letters=NOTHING,
     )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def codes(info, now=NOW, **more) -> list[str]:
 def test_problems():
     """Each has its code, and says what to do; the worst comes first."""
     timed = {"retention": "ring", **WINDOW}
-    lapsed = ClaimsInfo(in_hand=0, lapsed=3, delayed=0, holders=0, oldest_lapse=200.0, lease=60.0)
+    lapsed = ClaimsInfo(in_flight=0, lapsed=3, delayed=0, holders=0, oldest_lapse=200.0, lease=60.0)
     old = info_of(archive="file:///a", checkpointed=NOW)
     assert codes(info_of(slice_of(799))) == []
     assert codes(info_of(slice_of(800))) == ["near_capacity"]

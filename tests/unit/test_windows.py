@@ -114,7 +114,7 @@ def test_a_shard_that_cannot_grow(monkeypatch):
 
 
 def test_a_claim_without_an_answer_may_still_run(monkeypatch):
-    """Until its deadline its shard is not quiet: what is found there in hand may be what it takes."""
+    """Until its deadline its shard is not quiet: what is found there in flight may be what it takes."""
     session = session_of(total=0)
     hand = Holdings(60.0)
     batch = flows.batch_of(session, "claim", ["a"], claim_options=options_of_claim(hand.holding, ["a"], holdings=hand))

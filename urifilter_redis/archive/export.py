@@ -239,14 +239,14 @@ def _copy(
             yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
         moved.append((yield from writers[-1].finish()))
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-    replies, forgotten, leases, notes = moved[len(bitmaps) :]
+    replies, forgotten, leases, letters = moved[len(bitmaps) :]
     return dataclasses.replace(
         checkpoint,
         bitmaps=bitmaps,
         replies=replies,
         forgotten=forgotten,
         leases=leases,
-        notes=notes,
+        dead_letters=letters,
         config=exported.config,
     )
 

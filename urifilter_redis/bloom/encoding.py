@@ -1,4 +1,4 @@
-"""The bytes that stand for an item, and the text that a filter keeps of an item in hand and of its payload.
+"""The bytes that stand for an item, and the text that a filter keeps of an item in flight and of its payload.
 
 The first byte of that text tells the kind: ``s`` a str (UTF-8, surrogatepass), ``b`` bytes, ``j`` any other JSON value;
 ``p``: four bytes with the length of the item's text (little-endian), the item's text, and the payload's text.
@@ -148,7 +148,7 @@ def _members(value: object) -> Iterable[object]:
     return ()
 
 
-#: Most bytes of an item in hand, and of its payload.
+#: Most bytes of an item in flight, and of its payload.
 MOST_BYTES = 64 * 1024
 
 _LENGTH = struct.Struct("<I")
@@ -182,7 +182,7 @@ def unpack(kept: bytes) -> tuple[Any, Any]:
     try:
         (length,) = _LENGTH.unpack_from(kept, 1)
     except struct.error as error:
-        raise ValueError(f"not an item in hand: {kept[:20]!r}") from error
+        raise ValueError(f"not an item in flight: {kept[:20]!r}") from error
     end = 1 + _LENGTH.size + length
     return _value(kept[1 + _LENGTH.size : end]), _value(kept[end:])
 
@@ -209,4 +209,4 @@ def _value(text: bytes) -> Any:
         return encoded
     if kind == b"j":
         return json.loads(encoded)
-    raise ValueError(f"not an item in hand: {text[:20]!r}")
+    raise ValueError(f"not an item in flight: {text[:20]!r}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.checks import check_seconds, check_text
 from urifilter_redis.claiming.base import AsyncBaseClaims
-from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, GIVE_UP, RELEASE, listed
+from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, REJECT, RELEASE, listed
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class AsyncClaims(AsyncBaseClaims):
-    """The items that one crawler has in hand; ``AsyncUriFilter.claims`` makes it.
+    """The items that one crawler has in flight; ``AsyncUriFilter.claims`` makes it.
 
     A claimed item is "new" to this object alone, until it is committed or released, or this process dies. Then another
     crawler gets it from ``reclaim``. A task beats in the background, so that slow work keeps its
     items. The task survives a server that is away, and ends with its client or event loop.
 
     Use it as a context manager: leaving gives back what is left; after an exception only a lease later.
-    Tasks of one event loop may share it. A forked child is another holder, and has nothing in hand.
+    Tasks of one event loop may share it. A forked child is another holder, and has nothing in flight.
 
     Example:
         >>> async with news.claims(lease=60) as mine:
@@ -42,7 +42,7 @@ class AsyncClaims(AsyncBaseClaims):
     """
 
     async def claim(self, uri: object, *, payload: object = ..., retry: UriFilterError | None = None) -> bool:
-        """Claim an item; return whether it is in this object's hands now.
+        """Claim an item; return whether this object has it now.
 
         Args:
             uri: a str, bytes or any JSON value.
@@ -55,7 +55,7 @@ class AsyncClaims(AsyncBaseClaims):
             BadItem: the item or the payload cannot be kept, or has more than 64 KiB.
             ValueError: ``retry`` is the error of another call.
             FilterFull: growing: the filter has the most slices that it can have.
-            AnswerLost: the retries ran out, and the item may be in hand: pass the error as ``retry=``.
+            AnswerLost: the retries ran out, and the item may be in flight: pass the error as ``retry=``.
             UriFilterError: any other of the tree in ``errors``.
 
         Example:
@@ -74,7 +74,7 @@ class AsyncClaims(AsyncBaseClaims):
         payload: Callable[[Any], object] | None = None,
         retry: UriFilterError | None = None,
     ) -> list[bool]:
-        """Claim items; return whether each is in this object's hands now.
+        """Claim items; return whether this object has each now.
 
         Args:
             uris: any number of items; all are checked before any is sent.
@@ -85,7 +85,7 @@ class AsyncClaims(AsyncBaseClaims):
                 without an answer are asked again.
 
         Returns:
-            One bool an item, in the order of the items. False: it was seen, or is in somebody's hands.
+            One bool an item, in the order of the items. False: it was seen, or is in flight.
 
         Raises:
             BadItem: some items or payloads cannot be kept; the error has their indices; nothing was claimed.
@@ -109,9 +109,9 @@ class AsyncClaims(AsyncBaseClaims):
         payload: Callable[[Any], object] | None = None,
         retry: UriFilterError | None = None,
     ) -> list[int]:
-        """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in somebody's hands.
+        """Claim items; return a number for each: 0 claimed, n seen in the n-th newest slice, -1 in flight.
 
-        The hands may be this object's own. Arguments and errors are those of ``claim_many``.
+        This object itself may have it. Arguments and errors are those of ``claim_many``.
 
         Example:
             >>> await mine.claim_ages(["https://example.com/a", "https://example.com/a"])
@@ -127,7 +127,7 @@ class AsyncClaims(AsyncBaseClaims):
         payload: Callable[[T], object] | None = None,
         retry: UriFilterError | None = None,
     ) -> list[T]:
-        """Claim items; return the caller's own objects of those that are in this object's hands now, in their order.
+        """Claim items; return the caller's own objects of those that this object has now, in their order.
 
         Arguments and errors are those of ``claim_many``.
 
@@ -140,8 +140,8 @@ class AsyncClaims(AsyncBaseClaims):
     async def commit(self, uris: Iterable[Any], *, key: Key = None, retry: UriFilterError | None = None) -> list[bool]:
         """Make items final; return whether this call did it.
 
-        True is answered exactly once for an item, over all processes. An item is committed whoever has it in hand: its
-        page was fetched. An item that nobody has in hand is inserted if it is new.
+        True is answered exactly once for an item, over all processes. An item is committed whoever has it in flight:
+        its page was fetched. An item that nobody has in flight is inserted if it is new.
 
         Args:
             uris: any number of items.
@@ -165,13 +165,14 @@ class AsyncClaims(AsyncBaseClaims):
         self._check_open()
         return await self._end(COMMIT, self._backend.committing(COMMIT, listed(uris), key, retry))
 
-    async def give_up(
+    async def reject(
         self, uris: Iterable[Any], reason: str = "", *, key: Key = None, retry: UriFilterError | None = None
     ) -> list[bool]:
-        """Make items in hand final that failed too often, with a note about each; return whether this call did it.
+        """Make dead letters of items in flight that failed too often; return whether this call did it.
 
-        Only what this object has in hand is given up. It is seen from then on. The filter keeps the newest notes, of a
-        mebibyte in each shard: item, payload, failures, lapses and reason. ``claimed`` has the counts to decide by.
+        Only what this object has in flight is rejected. It is seen from then on. The filter keeps the newest dead
+        letters, of a mebibyte in each shard: item, payload, failures, lapses and reason. ``claimed`` has the counts to
+        decide by.
 
         Args:
             uris: any number of items.
@@ -180,7 +181,7 @@ class AsyncClaims(AsyncBaseClaims):
             retry: the error that this method raised for the same items; only items without an answer are asked again.
 
         Raises:
-            BadItem: some items cannot be filtered; the error has their indices; nothing was given up.
+            BadItem: some items cannot be filtered; the error has their indices; nothing was rejected.
             TypeError: one string was given instead of a list.
             ValueError: ``retry`` is the error of another call.
             FilterFull: growing: the filter has the most slices that it can have.
@@ -190,12 +191,12 @@ class AsyncClaims(AsyncBaseClaims):
         Example:
             >>> await mine.claim("https://example.com/a")
             True
-            >>> await mine.give_up(["https://example.com/a"], "answers 500")
+            >>> await mine.reject(["https://example.com/a"], "answers 500")
             [True]
         """
         self._check_open()
-        check_text("reason", reason)  # None would commit the items without a note
-        return await self._end(GIVE_UP, self._backend.committing(GIVE_UP, listed(uris), key, retry, reason=reason))
+        check_text("reason", reason)  # None would commit the items, without dead letters
+        return await self._end(REJECT, self._backend.committing(REJECT, listed(uris), key, retry, reason=reason))
 
     async def release(
         self,
@@ -206,7 +207,7 @@ class AsyncClaims(AsyncBaseClaims):
         key: Key = None,
         retry: UriFilterError | None = None,
     ) -> list[bool]:
-        """Give items back, to be offered again by ``reclaim``; return whether each was in this object's hands.
+        """Give items back, to be offered again by ``reclaim``; return whether this object had each.
 
         Args:
             uris: any number of items.
@@ -233,10 +234,10 @@ class AsyncClaims(AsyncBaseClaims):
         return await self._end(RELEASE, question)
 
     async def reclaim(self, limit: int = 100) -> list[Claim]:
-        """Take in hand what dead holders had, and what was released and is due.
+        """Claim what dead holders had, and what was released and is due.
 
         After a call that found nothing, calls find nothing without asking the server for a third of the lease at most
-        while others have something in hand; otherwise for up to ten minutes. Calls that come while another call looks
+        while others have something in flight; otherwise for up to ten minutes. Calls that come while another call looks
         wait for its end; they look themselves only if there may be more.
 
         Args:
@@ -269,7 +270,7 @@ class AsyncClaims(AsyncBaseClaims):
             raise
 
     async def outstanding(self, within: float | None = None) -> Outstanding:
-        """Return how many items others have in hand, and in how many seconds the next may be due.
+        """Return how many items others have in flight, and in how many seconds the next may be due.
 
         The figures are those of the last ``reclaim``, if that was within a third of the lease. That there is nothing is
         said only by figures that this call has read itself.

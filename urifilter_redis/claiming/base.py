@@ -58,11 +58,11 @@ class BaseClaims:
 
     def __repr__(self) -> str:
         named = "" if self._name is None else f" {self._name!r}"
-        state = "closed" if self._closed else f"{len(self.held)} in hand"
+        state = "closed" if self._closed else f"{len(self.held)} in flight"
         return f"<{type(self).__name__}{named} {self.holder} of {self._backend.name}: {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("claims cannot be pickled: what is in hand is in the hands of one process")
+        raise TypeError("claims cannot be pickled: what is in flight belongs to one process")
 
     @property
     def holder(self) -> str:
@@ -87,7 +87,7 @@ class BaseClaims:
 
     @property
     def lease(self) -> float:
-        """Seconds for which items stay in hand without a sign of life.
+        """Seconds for which items stay in flight without a sign of life.
 
         Example:
             >>> mine.lease
@@ -97,7 +97,7 @@ class BaseClaims:
 
     @property
     def held(self) -> list[Claim]:
-        """The claims that this object has in hand, as far as it knows.
+        """The claims that this object has in flight, as far as it knows.
 
         Example:
             >>> mine.held
@@ -107,7 +107,7 @@ class BaseClaims:
         return self._holdings.claims
 
     def claimed(self, uris: Iterable[Any], *, key: Key = None) -> list[Claim]:
-        """Return the claims of those items that this object has in hand, as far as it knows, in the items' order.
+        """Return the claims of those items that this object has in flight, as far as it knows, in the items' order.
 
         They say how often an item failed before, and with how many holders it died. The server is not asked.
 
@@ -131,7 +131,7 @@ class BaseClaims:
     def unresolved(self) -> list[UriFilterError]:
         """Commits and releases that were interrupted; pass one as ``retry=`` to get the answers.
 
-        The ``method`` of an entry says which it was: ``commit``, ``give_up`` or ``release``.
+        The ``method`` of an entry says which it was: ``commit``, ``reject`` or ``release``.
 
         A claim that was interrupted is given back by itself, because its caller has no answer.
 
@@ -161,9 +161,9 @@ class BaseClaims:
 
     def _log_what_is_left(self, error: Exception) -> None:
         if isinstance(error, FilterNotFound) or getattr(error, "error_code", "") == "filter_not_found":
-            log.warning("%s: the filter is gone, and what was in hand with it", self._backend.where)
+            log.warning("%s: the filter is gone, and what was in flight with it", self._backend.where)
         else:
-            log.warning("%s: what is in hand is free after its lease only: %s", self._backend.where, error)
+            log.warning("%s: what is in flight is free after its lease only: %s", self._backend.where, error)
 
     def _delay_after(self, error: object) -> float:
         """Return the delay before items are offered again; after an error it is long, as the error may come again."""

@@ -40,7 +40,7 @@ class ClaimsBackend(Protocol):
 
     @property
     def holdings(self) -> Holdings:
-        """What the object has in hand."""
+        """What the object has in flight."""
         ...
 
     @property
@@ -116,11 +116,11 @@ class ClaimsBackend(Protocol):
         ...
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
-        """Take in hand at most ``limit`` items of dead holders, or due again; note each in ``found``."""
+        """Claim at most ``limit`` items of dead holders, or due again; note each in ``found``."""
         ...
 
     def read_outstanding(self, within: float | None) -> Flow[Any]:
-        """Note how many items others have in hand; see ``Holdings.must_read``."""
+        """Note how many items others have in flight; see ``Holdings.must_read``."""
         ...
 
     def beat(self) -> Flow[None]:
@@ -128,7 +128,7 @@ class ClaimsBackend(Protocol):
         ...
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items in hand; ``delay`` is in seconds."""
+        """Release all items in flight; ``delay`` is in seconds."""
         ...
 
 
@@ -140,7 +140,7 @@ class RedisClaims:
         lease: seconds; None: the filter's default.
         holder: 16 hex digits; None: draw one.
         pauses: whether a reclaim that found nothing is followed by a pause.
-        gives_back: whether a beat gives back what only the server has in the holder's hands.
+        gives_back: whether a beat gives back what the holder has in flight by the server alone.
 
     Raises:
         ValueError: the lease or the holder is impossible.
@@ -237,7 +237,7 @@ class RedisClaims:
         return unresolved(self._session, self.holdings)
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
-        """Take in hand at most ``limit`` items; see ``flows.reclaim``."""
+        """Claim at most ``limit`` items; see ``flows.reclaim``."""
         look = reclaim.reclaim_round(self._session, self.holdings, reclaim.Round(limit, found=found))
         return shared(self.holdings, limit, self.patience, look)
 
@@ -246,11 +246,11 @@ class RedisClaims:
         return reclaim.outstanding(self._session, self.holdings, within)
 
     def beat(self) -> Flow[None]:
-        """Beat in the shards of the items in hand; see ``flows.reclaim``."""
+        """Beat in the shards of the items in flight; see ``flows.reclaim``."""
         if self._gives_back:
             return reclaim.beat(self._session, self.holdings)
         return reclaim.prolong(self._session, self.holdings)
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items in hand."""
+        """Release all items in flight."""
         return reclaim.give_back_all(self._session, self.holdings, delay)

@@ -40,11 +40,11 @@ __all__ = [
     "CONTAINS",
     "CONTAINS_MANY",
     "FORGET",
-    "GIVE_UP",
     "INSERT",
     "INSERT_AGES",
     "INSERT_MANY",
     "PART",
+    "REJECT",
     "RELEASE",
     "REMOVE",
     "UNANSWERED",
@@ -213,11 +213,11 @@ class Batch:
 
     @property
     def method(self) -> str:
-        """The plainest method that asks this: the name of the command, ``give_up`` or ``retry_given_up``."""
+        """The plainest method that asks this: the name of the command, ``reject`` or ``retry_dead_letters``."""
         options = self.claim_options
         if options is not None and options.again:
-            return "retry_given_up"
-        return "give_up" if options is not None and options.reason is not None else self.command
+            return "retry_dead_letters"
+        return "reject" if options is not None and options.reason is not None else self.command
 
     @property
     def digests(self) -> list[bytes]:
@@ -322,7 +322,7 @@ CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
 CLAIM_AGES: Method[list[int]] = _all("claim", int)
 CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
 COMMIT: Method[list[bool]] = _all("commit", operator.not_)
-GIVE_UP: Method[list[bool]] = _all("commit", operator.not_)
+REJECT: Method[list[bool]] = _all("commit", operator.not_)
 RELEASE: Method[list[bool]] = _all("release", bool)
 
 

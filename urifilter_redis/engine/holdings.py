@@ -20,7 +20,7 @@ from urifilter_redis.engine.pending import current_owner
 from urifilter_redis.errors import BadItem
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
-from urifilter_redis.protocol.claims import IN_HAND, Holding
+from urifilter_redis.protocol.claims import IN_FLIGHT, Holding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ CLAIM_COMMANDS = ("claim", "commit", "release")
 #: A holder beats at this share of its lease, where it has made no other call.
 BEATS = 1 / 3
 
-#: Seconds of the longest pause between two rounds of reclaims, while others have nothing in hand.
+#: Seconds of the longest pause between two rounds of reclaims, while others have nothing in flight.
 LONGEST_PAUSE = 600.0
 
 #: Seconds after the next lapse is due at which the next round may find it: the clocks are read at different moments.
@@ -49,7 +49,7 @@ AFTER_DUE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An item that was taken in hand.
+    """An item that was claimed.
 
     Attributes:
         item: the item: a str, bytes or any JSON value.
@@ -74,7 +74,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """The items that others have in hand; true if there are any.
+    """The items that others have in flight; true if there are any.
 
     Attributes:
         others: their number, those that were released and are not due yet included.
@@ -95,7 +95,7 @@ class Outstanding:
         return self.others > 0
 
 
-#: Items that a reclaim has taken in hand: shard, digest and claim of each.
+#: Items that a reclaim has claimed: shard, digest and claim of each.
 Found: TypeAlias = list[tuple[int, bytes, Claim]]
 
 
@@ -150,17 +150,17 @@ class Holdings:
             self._begin()
 
     def take(self, shard: int, digest: bytes, claim: Claim) -> None:
-        """Note an item that is in hand now."""
+        """Note an item that is in flight now."""
         self.held[shard][digest] = claim
         self.orphans[shard].pop(digest, None)
 
     def drop(self, shard: int, digest: bytes) -> None:
-        """Note an item that is in hand no longer."""
+        """Note an item that is in flight no longer."""
         self.held[shard].pop(digest, None)
         self.orphans[shard].pop(digest, None)
 
     def leave(self, shard: int, digest: bytes) -> None:
-        """Make an orphan of an item in hand; the next beat gives it back."""
+        """Make an orphan of an item in flight; the next beat gives it back."""
         self.orphans[shard][digest] = 0.0
         self.held[shard].pop(digest, None)
 
@@ -177,7 +177,7 @@ class Holdings:
         """
         at = monotonic() + CALL_LIFE / 1000 if in_doubt else 0.0
         for digest in digests:
-            if not self.has(shard, digest):  # the call has not taken what was in hand before
+            if not self.has(shard, digest):  # the call has not claimed what was there before
                 self.orphans[shard][digest] = at
 
     def orphaned(self, now: float | None = None) -> list[bytes]:
@@ -186,22 +186,22 @@ class Holdings:
         return [digest for each in list(self.orphans.values()) for digest, at in list(each.items()) if at <= by]
 
     def has(self, shard: int, digest: bytes) -> bool:
-        """Whether an item is in hand."""
+        """Whether an item is in flight."""
         return digest in self.held.get(shard, ())
 
     def claim_of(self, name: tuple[int, bytes]) -> Claim | None:
-        """Return the claim of the item of a shard and digest; None if it is not in hand."""
+        """Return the claim of the item of a shard and digest; None if it is not in flight."""
         shard, digest = name
         return self.held.get(shard, {}).get(digest)
 
     @property
     def claims(self) -> list[Claim]:
-        """All claims that are in hand."""
+        """All claims that are in flight."""
         return [claim for claims in list(self.held.values()) for claim in list(claims.values())]
 
     @property
     def has_any(self) -> bool:
-        """Whether something is in hand, or may be."""
+        """Whether something is in flight, or may be."""
         return any([*self.held.values(), *self.orphans.values(), self.suspects])
 
     def known(self, shard: int, count: int) -> int:
@@ -211,7 +211,7 @@ class Holdings:
 
     @property
     def digests(self) -> list[bytes]:
-        """The digests of all items that are in hand."""
+        """The digests of all items that are in flight."""
         return [digest for claims in list(self.held.values()) for digest in list(claims)]
 
     def begin(self, shard: int, call: object) -> None:
@@ -254,9 +254,9 @@ class Holdings:
         return self.lease * BEATS
 
     def shards_to_beat(self) -> list[int]:
-        """Return the shards in which something is in hand, and no call was made within a third of the lease.
+        """Return the shards in which something is in flight, and no call was made within a third of the lease.
 
-        The suspects are among them, because all calls there, beats too, would keep unknown items in hand.
+        The suspects are among them, because all calls there, beats too, would keep unknown items in flight.
         """
         since = monotonic() - self.beat_interval * 0.99  # a beat that is hardly early must not wait for the next
         silent = {
@@ -308,12 +308,12 @@ class Holdings:
             self._shorten()
 
     def note_others(self) -> None:
-        """Note that others have something in hand, as an answer of -1 or ``info`` tells."""
+        """Note that others have something in flight, as an answer of -1 or ``info`` tells."""
         self._heard = monotonic()
         self._shorten()
 
     def note_total(self, count: int) -> None:
-        """Note how many items anybody has in hand, as ``info`` tells."""
+        """Note how many items anybody has in flight, as ``info`` tells."""
         if count > sum(map(len, list(self.held.values()))):
             self.note_others()
 
@@ -338,8 +338,9 @@ class Holdings:
     def note_round(self, found: int, begun: float) -> None:
         """Note the end of a round; after one that found nothing the next comes after a pause.
 
-        The pause is a third of the lease. While others have nothing in hand it doubles with each round that began after
-        the end of the last one. What is heard of others, or released by this holder, meanwhile or later ends it early.
+        The pause is a third of the lease. While others have nothing in flight it doubles with each round that began
+        after the end of the last one. What is heard of others, or released by this holder, meanwhile or later ends it
+        early.
         """
         if found or not self.pauses:
             self._pause = self._next_round = 0.0
@@ -413,7 +414,7 @@ class Look:
 
     Attributes:
         ended: whether it has ended.
-        saw_all: whether it has taken in hand whatever was there.
+        saw_all: whether it has claimed whatever was there.
     """
 
     ended: bool = False
@@ -432,9 +433,9 @@ class ClaimOptions:
         kept: claim: by position what the filter keeps of them.
         delay: release: ms before the items are offered again.
         failed: release: whether a failure of each item is counted.
-        again: release: whether to offer once more what was given up.
+        again: release: whether to offer once more the dead letters.
         delay_holder: release: the holder that has the items until then.
-        reason: commit: why the items are given up; None: they are not.
+        reason: commit: why the items are rejected; None: they are not.
         counts: claim: by position in the batch the failures and lapses of items that were claimed and have any.
     """
 
@@ -520,7 +521,7 @@ class ClaimOptions:
         for digest, position, answer in zip(split(packed), positions, answers, strict=True):
             if command != "claim" and answer is not None:
                 self.holdings.drop(shard, digest)
-            elif answer == IN_HAND:
+            elif answer == IN_FLIGHT:
                 told = told or not self.holdings.has(shard, digest)
             elif answer == 0:
                 failures, lapses = self.counts.get(position, (0, 0))

@@ -24,10 +24,10 @@ def shared(holdings: Holdings, limit: int, patience: float, look: Flow[list[Clai
     A look that reached its limit or failed does not tell; then each of the calls that waited for it looks itself.
 
     Args:
-        holdings: what the caller has in hand.
+        holdings: what the caller has in flight.
         limit: the most items.
         patience: the longest time to wait for another call's look, seconds.
-        look: takes items in hand; it has not begun.
+        look: claims items; it has not begun.
     """
     if holdings.pauses:
         other = holdings.look

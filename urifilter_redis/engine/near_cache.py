@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["SECONDS", "InFlight", "NearCache", "NearCacheInfo", "NearCacheSettings", "near_cache_of"]
+__all__ = ["SECONDS", "CallInFlight", "NearCache", "NearCacheInfo", "NearCacheSettings", "near_cache_of"]
 
 #: The time of an entry in seconds, unless the caller sets another.
 SECONDS = 60.0
@@ -100,7 +100,7 @@ class _Generation:
 
 
 @dataclass(slots=True, eq=False)
-class InFlight:
+class CallInFlight:
     """A call of a script that is on its way.
 
     Attributes:
@@ -126,7 +126,7 @@ class NearCache:
     def reset(self) -> None:
         """Empty the cache, also in a forked child: the calls in flight are its parent's."""
         self._hits = self._misses = 0
-        self._in_flight: dict[InFlight, None] = {}
+        self._in_flight: dict[CallInFlight, None] = {}
         # Appending drops the old generation in the same step, so no thread can bring back one that forget missed.
         self._generations = deque([_Generation(-math.inf), _Generation(self.clock())], maxlen=2)
 
@@ -146,14 +146,14 @@ class NearCache:
         self._misses += len(found) - hits
         return found
 
-    def begin(self, digests: list[bytes]) -> InFlight:
+    def begin(self, digests: list[bytes]) -> CallInFlight:
         """Note a call before it is sent; ``end`` must follow. ``forget`` and ``clear`` may empty the list."""
         self._current()
-        call = InFlight(digests, self._generations[-1], self.clock())
+        call = CallInFlight(digests, self._generations[-1], self.clock())
         self._in_flight[call] = None
         return call
 
-    def end(self, call: InFlight, ages: Sequence[int], least: int) -> None:
+    def end(self, call: CallInFlight, ages: Sequence[int], least: int) -> None:
         """Take in the digests of a call that was answered, and note that it is in flight no more.
 
         Args:
@@ -195,7 +195,7 @@ class NearCache:
             self._generations.append(young)
         return young.digests, old.digests if now < old.begun + self.seconds else set()
 
-    def _add(self, call: InFlight, seen: list[bool] | None) -> None:
+    def _add(self, call: CallInFlight, seen: list[bool] | None) -> None:
         """Put a call's digests, or those that were seen, into its generation, or a new one if that is full."""
         digests, most, into = call.digests, self.entries // 2, call.into
         if len(digests) > most - len(into.digests):

@@ -28,7 +28,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.blobs import Writer, verify
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
-from urifilter_redis.storage.records import write_forgotten, write_leases, write_notes, write_replies
+from urifilter_redis.storage.records import write_dead_letters, write_forgotten, write_leases, write_replies
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ TRIES = 20
 #: The fields of a shard's state that a checkpoint saves.
 _STATE = (
     "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
-    "oldest", "slices", "changed", "claims", "claimed", "given_up",
+    "oldest", "slices", "changed", "claims", "claimed", "rejected",
 )  # fmt: skip
 
 
@@ -213,12 +213,13 @@ class _Attempt:
         replies = self._writer()
         yield from self._upload("HSCAN", self._keys.replies, write_replies, replies)
         yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
-        # Notes likewise: an item that is given up, or offered once more, while leases are read has a note, or an entry.
-        leases, notes = self._writer(), self._writer()
+        # Dead letters likewise: an item that is rejected, or offered once more, while leases are read is in one of
+        # both.
+        leases, letters = self._writer(), self._writer()
         if state.view.claims:
-            yield from self._upload("HSCAN", self._keys.of_given_up[0], write_notes, notes)
+            yield from self._upload("HSCAN", self._keys.of_dead_letters[0], write_dead_letters, letters)
             yield from read_leases(session, self._keys.leases, lambda some: leases.append(write_leases(some)))
-            yield from self._upload("HSCAN", self._keys.of_given_up[0], write_notes, notes)
+            yield from self._upload("HSCAN", self._keys.of_dead_letters[0], write_dead_letters, letters)
         return Checkpoint(
             format=FORMAT,
             filter=session.keys.name,
@@ -232,7 +233,7 @@ class _Attempt:
             replies=(yield from replies.finish()),
             forgotten=(yield from forgotten.finish()),
             leases=(yield from leases.finish()),
-            notes=(yield from notes.finish()),
+            dead_letters=(yield from letters.finish()),
             config=self._config,
         )
 

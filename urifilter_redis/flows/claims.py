@@ -9,7 +9,7 @@ from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.holdings import Claim, ClaimOptions
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
-    IN_HAND,
+    IN_FLIGHT,
     MOST_REASON,
     NO_HOLDER,
     Holding,
@@ -150,7 +150,7 @@ def claim(  # noqa: PLR0913 - likewise
     call_key: CallKey | None = None,
     counts: dict[int, Counts] | None = None,
 ) -> Flow[list[int]]:
-    """Claim items; return the scripts' answers: 0 claimed, n seen, -1 in hand. Nothing is noted in this process.
+    """Claim items; return the scripts' answers: 0 claimed, n seen, -1 in flight. Nothing is noted in this process.
 
     ``counts`` takes, by index, the failures and lapses of those claimed items that have any.
 
@@ -176,7 +176,7 @@ def commit(  # noqa: PLR0913 - likewise
 ) -> Flow[list[int]]:
     """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``.
 
-    With a reason give up those that the holder has; the answer is -1 for the others.
+    With a reason reject those that the holder has; the answer is -1 for the others.
     """
     claim_options = ClaimOptions(holding, reason=None if reason is None else reason_of(reason))
     return (yield from answer(session, "commit", items, key=key, call_key=call_key, claim_options=claim_options))
@@ -192,13 +192,13 @@ def release(  # noqa: PLR0913 - likewise
     key: Key = None,
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in hand, else 0."""
+    """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in flight, else 0."""
     claim_options = options_of_release(holding, delay, failed=failed)
     return (yield from answer(session, "release", items, key=key, call_key=call_key, claim_options=claim_options))
 
 
 def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
-    """Have the next beats give back the items that an interrupted claim has, or may have, taken in hand.
+    """Have the next beats give back the items that an interrupted claim has, or may have, claimed.
 
     ``known`` has the answers that the caller had before; ``shards`` is the filter's number of shards.
     """
@@ -213,5 +213,5 @@ def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:
     of_items = zip(shards_of(digests, shards), digests, batch.answers, known, strict=True)
     for position, (shard, digest, now, before) in enumerate(of_items):
         if now == 0 and before != 0:
-            batch.answers[position] = IN_HAND  # for a retry, which must not offer it a second time
+            batch.answers[position] = IN_FLIGHT  # for a retry, which must not offer it a second time
             holdings.leave(shard, digest)

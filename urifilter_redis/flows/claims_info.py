@@ -1,4 +1,4 @@
-"""What is in hand, for ``info()``: items are counted by holder, and no entry is read."""
+"""What is in flight, for ``info()``: items are counted by holder, and no entry is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, chunked
-from urifilter_redis.protocol.claims import hands_of
+from urifilter_redis.protocol.claims import in_flight_range
 from urifilter_redis.protocol.outcomes import to_scores
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ COUNTS_A_PIPELINE = 1000
 #: The first byte of a delay holder, which has released items until they are due; a claimant's is another.
 _DELAY_HOLDER = 0
 
-#: The range of the members of ``hands`` that belong to delay holders.
+#: The range of the members of ``in_flight`` that belong to delay holders.
 _OF_DELAY_HOLDERS = (b"[\0", b"(\1")
 
 #: A dead holder: a shard, and a member of ``holders`` with the time until which it lived, ms.
@@ -37,31 +37,31 @@ _Dead = tuple["ShardKeys", bytes, float]
 
 @dataclass(frozen=True, slots=True)
 class ClaimsInfo:
-    """What is in hand; the attributes are the keys of its JSON. Other clients may claim while it is counted.
+    """What is in flight; the attributes are the keys of its JSON. Other clients may claim while it is counted.
 
     Attributes:
-        in_hand: the number of items that living holders have.
+        in_flight: the number of items that living holders have.
         lapsed: the number of items that anybody may take: their holders are dead, or they were released and are due.
         delayed: the number of released items whose delay is not over.
         holders: the number of living holders.
         oldest_lapse: the seconds since the first of the lapsed items lapsed; None: none has.
         lease: the longest lease that was used, seconds.
-        given_up: the number of items that were given up, those included whose notes are gone.
-        notes: the number of items that are given up now, as far as their notes are kept.
+        rejected: the number of items that were rejected in all, those included whose dead letters are gone.
+        dead_letters: the number of dead letters that are kept.
 
     Example:
         >>> news.info().claims is None
         True
     """
 
-    in_hand: int
+    in_flight: int
     lapsed: int
     delayed: int
     holders: int
     oldest_lapse: float | None
     lease: float
-    given_up: int = 0
-    notes: int = 0
+    rejected: int = 0
+    dead_letters: int = 0
 
 
 @dataclass(slots=True)
@@ -72,34 +72,34 @@ class _Counted:
     released: int = 0
     lapsed: int = 0
     lapsed_released: int = 0
-    notes: int = 0
+    dead_letters: int = 0
     living: set[bytes] = field(default_factory=set)
     oldest: float | None = None
 
 
 def claims_info(session: Session, states: Sequence[ShardState], now: int) -> Flow[ClaimsInfo | None]:
-    """Count what is in hand; None if nobody has claimed. ``states`` are of all shards, ``now`` is the server's, ms."""
+    """Count what is in flight; None if nobody has claimed. ``states`` are of all shards, ``now`` is in ms."""
     claiming = [session.keys.shard(number) for number, state in enumerate(states) if state.view.claims]
     if not claiming:
         return None
     counted = _Counted()
     for some in chunked(claiming):
-        counted.entries += sum((yield from ask(session, *(("ZCARD", keys.hands) for keys in some))))
-        counted.notes += sum((yield from ask(session, *(("ZCARD", keys.of_given_up[1]) for keys in some))))
-        released = (("ZLEXCOUNT", keys.hands, *_OF_DELAY_HOLDERS) for keys in some)
+        counted.entries += sum((yield from ask(session, *(("ZCARD", keys.in_flight) for keys in some))))
+        counted.dead_letters += sum((yield from ask(session, *(("ZCARD", keys.of_dead_letters[1]) for keys in some))))
+        released = (("ZLEXCOUNT", keys.in_flight, *_OF_DELAY_HOLDERS) for keys in some)
         counted.released += sum((yield from ask(session, *released)))
         dead = yield from _dead_holders(session, some, now, counted)
         yield from _count_lapsed(session, dead, counted)
     delayed = max(0, counted.released - counted.lapsed_released)
     return ClaimsInfo(
-        in_hand=max(0, counted.entries - counted.lapsed - delayed),
+        in_flight=max(0, counted.entries - counted.lapsed - delayed),
         lapsed=counted.lapsed,
         delayed=delayed,
         holders=len(counted.living),
         oldest_lapse=None if counted.oldest is None else (now - counted.oldest) / 1000,
         lease=max(state.view.claims for state in states) / 1000,
-        given_up=sum(state.given_up for state in states),
-        notes=counted.notes,
+        rejected=sum(state.rejected for state in states),
+        dead_letters=counted.dead_letters,
     )
 
 
@@ -122,7 +122,9 @@ def _dead_holders(session: Session, shards: Sequence[ShardKeys], now: int, count
 
 def _count_lapsed(session: Session, dead: Sequence[_Dead], counted: _Counted) -> Flow[None]:
     for some in chunked(dead, COUNTS_A_PIPELINE):
-        replies = yield from ask(session, *(("ZLEXCOUNT", keys.hands, *hands_of(each)) for keys, each, _ in some))
+        replies = yield from ask(
+            session, *(("ZLEXCOUNT", keys.in_flight, *in_flight_range(each)) for keys, each, _ in some)
+        )
         for (_, holder, until), count in zip(some, replies, strict=True):
             if count:
                 counted.lapsed += count

@@ -183,14 +183,14 @@ def examine_copies(info: FilterInfo) -> Iterator[Finding]:
 
 
 def examine_claims(info: FilterInfo) -> Iterator[Finding]:
-    """Yield whether the items in hand are reclaimed when their holders die, if anybody has claimed."""
+    """Yield whether the items in flight are reclaimed when their holders die, if anybody has claimed."""
     found = info.claims
     if found is None:
         return
-    text = f"in hand {found.in_hand:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
-    if found.notes:
-        listed = f"urifilter given-up {info.name} lists them, and --retry offers them once more"
-        text += f", given up {found.notes:,} ({listed})"
+    text = f"in flight {found.in_flight:,}, holders {found.holders:,}, released and not due yet {found.delayed:,}"
+    if found.dead_letters:
+        listed = f"urifilter dead-letters {info.name} lists them, and --retry offers them once more"
+        text += f", dead letters {found.dead_letters:,} ({listed})"
     lapsed = next((each for each in problems_of(info, 0) if each.code == "lapsed"), None)
     level, what = (lapsed.level, lapsed.text) if lapsed else ("ok", f"lapsed {found.lapsed:,}")
     yield Finding(level, f"claims of {info.name}", f"{text}, {what}")

@@ -272,7 +272,7 @@ def _delete(
     """
     made = []
     for keys, meta in metas.items():
-        last = [keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.meta]
+        last = [keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, keys.meta]
         doomed = left.get(keys) or _keys_of(keys, meta or first)
         in_order = [key for key in doomed if key not in last] + last
         made += [(keys, calls.drop("delete", meta, keys, each)) for each in chunked(in_order, KEYS_A_CALL)]

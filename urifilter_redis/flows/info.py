@@ -130,7 +130,7 @@ class FilterInfo(Shape):
             plots.
         archived: the part of ``memory`` that is for compressed closed slices (archive ``redis``).
         live_slices: the live slices, from newest to oldest.
-        claims: what is in hand; None: nobody has claimed.
+        claims: what is in flight; None: nobody has claimed.
         loss: restores from checkpoints that nobody has acknowledged; None: there are none.
         near_cache: the use of the near cache of the object that was asked; None: it has none.
 
@@ -261,7 +261,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
             epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
             epochs.update(each.epoch for each in state.closed)
         live = [keys.slice(each.name) for each in state.view.slices]
-        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, keys.next, *live]
+        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, keys.next, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
         usage = (("MEMORY", "USAGE", key, "SAMPLES", str(FIELDS_A_SAMPLE)) for key in every)
         (forgotten,) = yield from ask(session, ("ZCARD", keys.forgotten))

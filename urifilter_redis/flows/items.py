@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.combined_call import PendingCall, Turn
     from urifilter_redis.engine.holdings import ClaimOptions, Holdings
-    from urifilter_redis.engine.near_cache import InFlight, NearCache
+    from urifilter_redis.engine.near_cache import CallInFlight, NearCache
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
@@ -73,7 +73,7 @@ LIVE_UNDER_A_KEY = {"forever": 1, "growing": 16, "ring": 0, "rolling": 3}
 FINAL = ("insert", "commit")
 
 #: The methods that make items new again.
-FORGETTING = ("forget", "remove", "retry_given_up")
+FORGETTING = ("forget", "remove", "retry_dead_letters")
 
 #: The commands that turn the filter: before them if several periods are over, and after them if one is.
 TURNING = ("insert", "claim", "commit")
@@ -147,7 +147,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         claim_options: of a batch of ``claim``, ``commit`` or ``release``.
 
     Raises:
-        BadItem: some items cannot be filtered, or kept in hand; the error has the indices of all of them.
+        BadItem: some items cannot be filtered, or kept in flight; the error has the indices of all of them.
         ValueError: ``retry`` is not of this call, or the command or ``max_age`` is not for this filter.
     """
     config = session.config
@@ -380,7 +380,7 @@ def _ask_window(
     return (yield from _handle_missed(session, missed)) if missed else {}
 
 
-def _learn(near: NearCache, batch: Batch, questions: Sequence[InFlight], requests: Sequence[Request]) -> None:
+def _learn(near: NearCache, batch: Batch, questions: Sequence[CallInFlight], requests: Sequence[Request]) -> None:
     """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
     least = 0 if batch.command in FINAL else 1
     for question, request in zip(questions, requests, strict=True):

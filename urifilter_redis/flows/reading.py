@@ -125,7 +125,7 @@ def items_in(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
 def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[None]]) -> Flow[None]:
     """Read a shard's ``leases``; run the flow ``use`` with each list of items.
 
-    An item that is in hand during the whole reading is read, perhaps twice. Its entry is read together with its text.
+    An item that is in flight during the whole reading is read, perhaps twice. Its entry is read together with its text.
     """
     cursor, count = b"0", FIRST_COUNT
     while True:

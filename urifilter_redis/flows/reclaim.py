@@ -1,4 +1,4 @@
-"""The flows of ``reclaim`` and ``beat``, and the count of the items that others have in hand."""
+"""The flows of ``reclaim`` and ``beat``, and the count of the items that others have in flight."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Round:
     Attributes:
         limit: the most items.
         call_key: makes the call ids of all calls, so that another process may repeat the request; None: nobody will.
-        found: the items that were taken in hand: shard, digest and claim of each.
+        found: the items that were claimed: shard, digest and claim of each.
         error: the first failure.
     """
 
@@ -72,7 +72,7 @@ class _Numbered:
 
 
 def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[list[Claim]]:
-    """Take in hand the items of dead holders, and the released ones that are due; note them in ``holdings``.
+    """Claim the items of dead holders, and the released ones that are due; note them in ``holdings``.
 
     A failure after something was found ends the round, and is not raised.
     """
@@ -96,7 +96,7 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
 
 
 def outstanding(session: Session, holdings: Holdings, within: float | None = None) -> Flow[Outstanding]:
-    """Return how much others have in hand, after an inspection of the shards that had none of late.
+    """Return how much others have in flight, after an inspection of the shards that had none of late.
 
     That there is nothing is said only after an inspection of all shards, because a crawl ends by it.
     """
@@ -114,10 +114,10 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
     """Note how much others have in some shards; return the shards where something may be due.
 
     Or where somebody lives for longer than any lease: if the clock was set back, the script shortens that, and nobody
-    who has nothing in hand beats.
+    who has nothing in flight beats.
 
     Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
-    that took in hand must be told before the limit is reached.
+    that claimed must be told before the limit is reached.
     """
     own = bytes.fromhex(holdings.holding.holder)
     commands: list[calls.Arguments] = []
@@ -125,8 +125,8 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
         keys = session.keys.shard(shard)
         commands += [
             time_at(session, shard),
-            ("ZCARD", keys.hands),
-            ("ZLEXCOUNT", keys.hands, *claims.hands_of(own)),
+            ("ZCARD", keys.in_flight),
+            ("ZLEXCOUNT", keys.in_flight, *claims.in_flight_range(own)),
             ("ZRANGE", keys.holders, "0", "1", "WITHSCORES"),
             ("ZRANGE", keys.holders, "-1", "-1", "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
@@ -137,12 +137,12 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
     due: list[int] = []
     again: list[int] = []
     columns = zip(shards, *(replies[n::6] for n in range(6)), strict=True)
-    for shard, time, in_hand, owned, earliest, latest, recorded in columns:
+    for shard, time, in_flight, owned, earliest, latest, recorded in columns:
         now = time_of(time)
         longest = max(session.view(shard).claims, 1000 * claims.LEASE_OF_MANY)
         too_long = any(until > now + longest for _, until in to_scores(latest))
         dies = next((until for holder, until in to_scores(earliest) if holder != own), None)
-        others = int(in_hand) - holdings.known(shard, int(owned))
+        others = int(in_flight) - holdings.known(shard, int(owned))
         holdings.note_figures(shard, others, None if dies is None else at + (dies - now) / 1000, asked)
         if recorded:
             again.append(shard)
@@ -158,7 +158,7 @@ def _reclaim_shard(session: Session, holdings: Holdings, shard: int, made: Round
 
 
 def _reclaim_part(session: Session, holdings: Holdings, shard: int, made: Round, part: int) -> Flow[int]:
-    """Take some items of a shard in hand; return their number."""
+    """Take some items of a shard in flight; return their number."""
     ids, keys, key, clock = session.ids, session.keys.shard(shard), made.call_key, session.clock_of(shard)
     most = min(claims.RECLAIMED_A_CALL, made.limit - len(made.found))
     call = _Numbered(ids.draw(clock) if key is None else key.call_id("reclaim", b"", part, clock.now()))
@@ -187,7 +187,7 @@ def _reclaim_part(session: Session, holdings: Holdings, shard: int, made: Round,
 
 
 def _take(session: Session, holdings: Holdings, shard: int, entries: Sequence[Entry], made: Round) -> int:
-    """Note entries that were taken in hand; return their number. One that cannot be read is given back by a beat."""
+    """Note entries that were claimed; return their number. One that cannot be read is given back by a beat."""
     for entry in entries:
         try:
             claim = Claim(*unpack(entry.kept), entry.failures, entry.lapses)
@@ -203,7 +203,7 @@ def _take(session: Session, holdings: Holdings, shard: int, entries: Sequence[En
 
 
 def beat(session: Session, holdings: Holdings) -> Flow[None]:
-    """Beat where the holder has something in hand and made no call of late; agree with the server on what that is.
+    """Beat where the holder has something in flight and made no call of late; agree with the server on what that is.
 
     Raises:
         UriFilterError: the first failure; all that did not fail was done.
@@ -237,7 +237,7 @@ def beat(session: Session, holdings: Holdings) -> Flow[None]:
 
 
 def prolong(session: Session, holdings: Holdings) -> Flow[None]:
-    """Beat where the holder has something in hand, or may have, and made no call of late; nothing is given back.
+    """Beat where the holder has something in flight, or may have, and made no call of late; nothing is given back.
 
     Raises:
         UriFilterError: the first failure; all that did not fail was done.
@@ -257,12 +257,12 @@ def prolong(session: Session, holdings: Holdings) -> Flow[None]:
 
 
 def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
-    """Give back the items that only the server has in a holder's hands, and drop those that it has not.
+    """Give back the items that a holder has in flight by the server alone, and drop those that it has not.
 
     An unresolved reclaim, a failover or an item that others have committed leaves such a difference.
     """
     mark = holdings.mark(shard)
-    there = yield from _digests_in_hand(session, holdings, shard)
+    there = yield from _digests_in_flight(session, holdings, shard)
     if not holdings.undisturbed(shard, mark):
         return
     for digest in list(holdings.held[shard]):
@@ -274,7 +274,7 @@ def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
 
 
 def beat_all(session: Session, holding: Holding) -> Flow[int]:
-    """Beat in all shards; return how many items the holder has in hand."""
+    """Beat in all shards; return how many items the holder has in flight."""
     count = 0
     for shards in chunked(range(session.config.shards)):
         beats = [claims.beat(session.config.uid, session.keys.shard(shard), holding) for shard in shards]
@@ -283,10 +283,10 @@ def beat_all(session: Session, holding: Holding) -> Flow[int]:
 
 
 def give_back_all(session: Session, holdings: Holdings, delay: float = 0) -> Flow[None]:
-    """Release all items that are in hand, or may be; ``delay`` is in seconds."""
+    """Release all items that are in flight, or may be; ``delay`` is in seconds."""
     digests = {*holdings.digests, *holdings.orphaned(math.inf)}
     for shard in sorted(holdings.suspects):
-        digests |= yield from _digests_in_hand(session, holdings, shard)
+        digests |= yield from _digests_in_flight(session, holdings, shard)
     yield from _give_back(session, holdings, sorted(digests), delay)
 
 
@@ -297,11 +297,11 @@ def _give_back(session: Session, holdings: Holdings, digests: list[bytes], delay
     yield from resolve(session, batch)
 
 
-def _digests_in_hand(session: Session, holdings: Holdings, shard: int) -> Flow[set[bytes]]:
-    """Return the digests that the server has in the holder's hands."""
-    key = session.keys.shard(shard).hands
+def _digests_in_flight(session: Session, holdings: Holdings, shard: int) -> Flow[set[bytes]]:
+    """Return the digests that the holder has in flight by the server."""
+    key = session.keys.shard(shard).in_flight
     there: set[bytes] = set()
-    start, end = claims.hands_of(bytes.fromhex(holdings.holding.holder))
+    start, end = claims.in_flight_range(bytes.fromhex(holdings.holding.holder))
     while True:
         (page,) = yield from ask(session, ("ZRANGEBYLEX", key, start, end, "LIMIT", "0", str(A_PAGE)))
         there.update(member[8:] for member in page)

@@ -272,7 +272,9 @@ class _Restorer:
             kept = {new for _, new in planned.moves}
             total += sum(each.size for each in planned.state.view.slices if each.name not in kept)
             last = found.archived.checkpoint
-            total += sum(piece.length for each in (last.leases, last.notes) for piece in each.pieces) if last else 0
+            total += (
+                sum(piece.length for each in (last.leases, last.dead_letters) for piece in each.pieces) if last else 0
+            )
         return total
 
     def give_up(self) -> Flow[None]:
@@ -483,7 +485,7 @@ def _fields(config: Config, state: ShardState, created: str | None, *, worked: b
         "written": state.written or None,
         "claims": claims,
         "claimed": state.claimed if claims else None,
-        "given_up": state.given_up or None,
+        "rejected": state.rejected or None,
         "created": created or None,
         "worked": int(worked),
         "lost": state.lost or None,

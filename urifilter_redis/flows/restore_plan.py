@@ -33,7 +33,7 @@ __all__ = ["Archived", "Plan", "Records", "plan", "worked_on"]
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500
 
-#: Most items in hand of one call, and about the most bytes of their entries and texts.
+#: Most items in flight of one call, and about the most bytes of their entries and texts.
 LEASES_A_CALL, LEASE_BYTES_A_CALL = 250, 256 << 10
 
 
@@ -66,7 +66,7 @@ class Plan:
         doomed: the names of the slices to remove, because the new state does not have them.
         sources: for each slice of the new state, oldest first, the archive's bitmaps that are merged into it.
         forgotten: the forgotten digests to keep: ``ours`` (Redis's), ``theirs`` (the archive's) or ``both``.
-        leases: the items that stay in hand, likewise. If ``ours`` are gone, it is ``both``: Redis may have lost them.
+        leases: the items that stay in flight, likewise. If ``ours`` are gone, it is ``both``: Redis may have lost them.
     """
 
     state: ShardState
@@ -200,7 +200,7 @@ def _counted(state: ShardState, ours: ShardState | None, archived: Archived) -> 
         new=max(each.new for each in same),
         written=max(each.written for each in both),
         claimed=max(each.claimed for each in both),
-        given_up=max(each.given_up for each in both),
+        rejected=max(each.rejected for each in both),
         view=replace(state.view, claims=max(each.view.claims for each in both)),
         changed=max(each.changed for each in both) + 1,
         checkpoint=max(archived.number, *(each.checkpoint for each in both)),
@@ -257,20 +257,20 @@ class Records:
                 yield from read_records(self._backend, name, last.forgotten, split_forgotten, self._forget)
 
     def restore_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
-        """Restore the items in hand, and let each holder live for the longest lease from now.
+        """Restore the items in flight, and let each holder live for the longest lease from now.
 
-        An item that Redis has in hand stays as it is. An item that was committed after the checkpoint may be in hand
-        again: it is offered twice, and none is lost.
+        An item that Redis has in flight stays as it is. An item that was committed after the checkpoint may be in
+        flight again: it is offered twice, and none is lost.
 
         ``leases`` is the plan's. ``claims`` is the longest lease, ms; 0: no client has claimed.
         """
         session, keys = self._session, self._session.keys.shard(shard)
         if leases == "theirs":  # leftovers may be of any filter
-            yield from self._refill("remove", slices=(*keys.of_claims, *keys.of_given_up))
+            yield from self._refill("remove", slices=(*keys.of_claims, *keys.of_dead_letters))
         if not claims:
             return
         (there,) = yield from ask(session, ("EXISTS", keys.leases))
-        yield from self._refill("remove", slices=(keys.hands, keys.holders))
+        yield from self._refill("remove", slices=(keys.in_flight, keys.holders))
 
         def keep(some: list[Lease]) -> Flow[None]:
             return self._leases(claims, [(digest, b"", b"") for digest, _, _ in some])
@@ -279,16 +279,20 @@ class Records:
         if last is not None and not (there and leases == "ours"):
             restore = partial(self._leases, claims)
             yield from read_records(self._backend, session.keys.name, last.leases, split_leases, restore)
-            yield from read_records(self._backend, session.keys.name, last.notes, split_leases, self._notes)
+            yield from read_records(
+                self._backend, session.keys.name, last.dead_letters, split_leases, self._dead_letters
+            )
 
     def _leases(self, claims: int, leases: Sequence[Lease]) -> Flow[None]:
         for some in _calls_of(leases):
             yield from self._refill("leases", offset=claims, data=list(chain.from_iterable(some)))
         yield from self._beat()
 
-    def _notes(self, notes: Sequence[Lease]) -> Flow[None]:
-        for some in _calls_of(notes):
-            yield from self._refill("notes", data=[text for digest, *note in some for text in (digest, b"".join(note))])
+    def _dead_letters(self, letters: Sequence[Lease]) -> Flow[None]:
+        for some in _calls_of(letters):
+            yield from self._refill(
+                "dead_letters", data=[text for digest, *letter in some for text in (digest, b"".join(letter))]
+            )
         yield from self._beat()
 
     def _entries(self, step: str, entries: Sequence[tuple[str | bytes, bytes]]) -> Flow[None]:
@@ -313,7 +317,7 @@ class Records:
 
 
 def _calls_of(leases: Iterable[Lease]) -> Iterator[list[Lease]]:
-    """Yield the items in hand of each call."""
+    """Yield the items in flight of each call."""
     part: list[Lease] = []
     size = 0
     for lease in leases:

@@ -1,6 +1,6 @@
 """The flow of a union: the items of other filters are merged into one filter.
 
-An item that is in hand in a source stays there: it is not seen yet, and the merged filter calls it new.
+An item that is in flight in a source stays there: it is not seen yet, and the merged filter calls it new.
 
 A union only adds bits, so it may run while items are inserted, and may be repeated after it died half-way. A shard is
 merged anew if it turned meanwhile in either filter. If both filters are rings, and the source writes to the newest

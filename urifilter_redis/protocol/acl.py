@@ -27,7 +27,7 @@ _READS = (
     *("ZCARD", "ZLEXCOUNT", "ZRANGE"),
 )
 
-#: The commands with which clients that insert and claim read due rotations and what is in hand.
+#: The commands with which clients that insert and claim read due rotations and what is in flight.
 _CRAWLS = ("HEXISTS", "HMGET", "WAIT", "ZRANGEBYLEX")
 
 #: The commands with which the service keeps the samples of its plots (``ShardKeys.rates``).

@@ -104,7 +104,7 @@ class CallBuilder:
         replies = () if reads else (keys.replies,)
         leases: tuple[str, ...] = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
         if view.claims and not reads:
-            leases += keys.of_given_up
+            leases += keys.of_dead_letters
         self._keys = (keys.meta, *replies, keys.forgotten, *leases, *live(keys, view))
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
@@ -153,7 +153,7 @@ def items_a_call(config: Config, live: int) -> int:
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
     """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
     slices = (keys.slice(name) for name in ("today", "history", "history_1"))
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *slices)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *slices)
     size = str(config.bytes)
     if config.layout == REDISBLOOM:
         size = f"{slice_share(config)}/{config.units}"
@@ -301,7 +301,7 @@ def refill(  # noqa: PLR0913 - the header of the script has as many
 
     The header of the script describes the steps and their arguments.
     """
-    of_claims = (*keys.of_claims, *keys.of_given_up)
+    of_claims = (*keys.of_claims, *keys.of_dead_letters)
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.merging, *of_claims, *slices)
     return Call(scripts.load("refill"), all_keys, (step, uid, token, str(offset), str(number), *data))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTES_A_CALL",
     "CLAIMS_A_CALL",
-    "IN_HAND",
+    "IN_FLIGHT",
     "LEASE_OF_MANY",
     "LEAST_LEASE",
     "MOST_DELAY",
@@ -33,10 +33,10 @@ __all__ = [
     "PARKED",
     "RECLAIMED_A_CALL",
     "Counts",
+    "DeadLetter",
     "Entry",
-    "GivenUp",
     "Holding",
-    "InHand",
+    "InFlight",
     "answers_of",
     "beat",
     "check_delay",
@@ -45,13 +45,13 @@ __all__ = [
     "check_limit",
     "claim",
     "commit",
+    "dead_letter_of",
     "default_lease",
     "entries_of",
-    "hands_of",
-    "in_hand_of",
+    "in_flight_of",
+    "in_flight_range",
     "new_delay_holder",
     "new_holder",
-    "note_of",
     "reclaim",
     "release",
 ]
@@ -59,8 +59,8 @@ __all__ = [
 #: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
 CLAIMS_A_CALL = 250
 
-#: The answer of ``claim`` for an item that somebody has in hand.
-IN_HAND = -1
+#: The answer of ``claim`` for an item that somebody has in flight.
+IN_FLIGHT = -1
 
 #: Most bytes of what is kept in one call of ``claim``; ``reclaim`` answers as many.
 BYTES_A_CALL = 256 * 1024
@@ -77,14 +77,14 @@ MOST_DELAY = 7 * 86400.0
 #: Seconds for which a program that cannot use an item leaves it to others.
 PARKED = 600.0
 
-#: Bytes of the longest reason for which an item is given up.
+#: Bytes of the longest reason for which an item is rejected.
 MOST_REASON = 200
 
 #: The beginning of an entry of ``leases``: holder, failures, lapses.
 _ENTRY = struct.Struct("<8sHH")
 
-#: The beginning of a note: time, failures, lapses, and the length of the reason.
-_NOTE = struct.Struct("<dHHB")
+#: The beginning of a dead letter: time, failures, lapses, and the length of the reason.
+_DEAD_LETTER = struct.Struct("<dHHB")
 
 #: Seconds of the default lease of a filter with few shards, and of one with many. Each shard in which a holder has
 #: something wants a beat, of 10 us, every third of a lease.
@@ -113,8 +113,8 @@ Counts: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class InHand:
-    """An item that somebody has in hand.
+class InFlight:
+    """An item that somebody has in flight.
 
     Attributes:
         item: the item: a str, bytes or any JSON value.
@@ -125,7 +125,7 @@ class InHand:
         lease: the seconds for which the holder lives without another sign of life; 0: it has lapsed.
 
     Example:
-        >>> news.in_hand()
+        >>> news.in_flight()
         []
     """
 
@@ -138,19 +138,19 @@ class InHand:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """An item that was given up.
+class DeadLetter:
+    """An item that was rejected.
 
     Attributes:
         item: the item: a str, bytes or any JSON value.
         payload: what its claimant gave as ``payload=``; by default the item itself.
         failures: how many times it was released as failed.
         lapses: how many holders of it had died.
-        at: when it was given up, seconds since 1970 by the server's clock.
+        at: when it was rejected, seconds since 1970 by the server's clock.
         reason: the reason.
 
     Example:
-        >>> news.given_up()
+        >>> news.dead_letters()
         []
     """
 
@@ -164,7 +164,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of ``leases`` that ``reclaim`` has taken in hand.
+    """An entry of ``leases`` that ``reclaim`` has claimed.
 
     Attributes:
         digest: of the item, 16 bytes.
@@ -258,8 +258,8 @@ def commit(  # noqa: PLR0913, PLR0917 - likewise
     reason: bytes | None = None,
 ) -> Call:
     """Build ``commit``; with a ``reason``, of at most ``MOST_REASON`` bytes, it gives the items up. See ``claim``."""
-    note = "-" if reason is None else b"+" + reason
-    arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease), note))
+    text = "-" if reason is None else b"+" + reason
+    arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease), text))
     return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
 
 
@@ -277,11 +277,11 @@ def release(  # noqa: PLR0913 - likewise
 ) -> Call:
     """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``.
 
-    ``again``: offer what was given up once more.
+    ``again``: offer the dead letters once more.
     """
     given = (holding.holder, str(holding.lease), delay_holder, str(delay), "again" if again else str(int(failed)))
     arguments = (uid, call_id, "0", *encoded(digests, *given))
-    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up)
+    all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters)
     return Call(scripts.load("release"), all_keys, arguments)
 
 
@@ -293,11 +293,13 @@ def reclaim(uid: str, keys: ShardKeys, call_id: str, holding: Holding, limit: in
 
 def beat(uid: str, keys: ShardKeys, holding: Holding) -> Call:
     """Build ``beat``."""
-    return Call(scripts.load("beat"), (keys.meta, keys.hands, keys.holders), (uid, holding.holder, str(holding.lease)))
+    return Call(
+        scripts.load("beat"), (keys.meta, keys.in_flight, keys.holders), (uid, holding.holder, str(holding.lease))
+    )
 
 
-def hands_of(holder: bytes) -> tuple[bytes, bytes]:
-    """Return the range of a holder's members of ``hands``, for ZRANGEBYLEX and ZLEXCOUNT."""
+def in_flight_range(holder: bytes) -> tuple[bytes, bytes]:
+    """Return the range of a holder's members of ``in_flight``, for ZRANGEBYLEX and ZLEXCOUNT."""
     return b"[" + holder, b"(" + holder + b"\xff" * 17  # a digest has 16 bytes
 
 
@@ -313,21 +315,21 @@ def answers_of(reply: Any, count: int) -> tuple[list[int], dict[int, Counts]]:
     return reply[:count], {position - 1: (failures, lapses) for position, failures, lapses in threes}
 
 
-def note_of(note: bytes) -> GivenUp:
-    """Return what a note of ``given_up`` tells (see ``lua/_given_up.lua``).
+def dead_letter_of(text: bytes) -> DeadLetter:
+    """Return the dead letter of an entry of ``dead_letters`` (see ``lua/_dead_letters.lua``).
 
     Raises:
         ValueError: the scripts cannot have written it.
     """
     try:
-        at, failures, lapses, length = _NOTE.unpack_from(note)
+        at, failures, lapses, length = _DEAD_LETTER.unpack_from(text)
     except struct.error as error:
-        raise ValueError(f"not a note: {note[:20]!r}") from error
-    reason, kept = note[_NOTE.size : _NOTE.size + length], note[_NOTE.size + length :]
-    return GivenUp(*unpack(kept), failures, lapses, at / 1000, reason.decode(errors="replace"))
+        raise ValueError(f"not a dead letter: {text[:20]!r}") from error
+    reason, kept = text[_DEAD_LETTER.size : _DEAD_LETTER.size + length], text[_DEAD_LETTER.size + length :]
+    return DeadLetter(*unpack(kept), failures, lapses, at / 1000, reason.decode(errors="replace"))
 
 
-def in_hand_of(entry: bytes, text: bytes | None, lease: float) -> InHand:
+def in_flight_of(entry: bytes, text: bytes | None, lease: float) -> InFlight:
     """Return what an entry of ``leases`` tells, with the text of its own field, if it has one.
 
     Raises:
@@ -337,7 +339,7 @@ def in_hand_of(entry: bytes, text: bytes | None, lease: float) -> InHand:
         holder, failures, lapses = _ENTRY.unpack_from(entry)
     except struct.error as error:
         raise ValueError(f"not an entry: {entry[:20]!r}") from error
-    return InHand(*unpack(entry[_ENTRY.size :] or text or b""), holder.hex(), failures, lapses, lease)
+    return InFlight(*unpack(entry[_ENTRY.size :] or text or b""), holder.hex(), failures, lapses, lease)
 
 
 def entries_of(reply: Any) -> list[Entry]:
@@ -352,4 +354,4 @@ def entries_of(reply: Any) -> list[Entry]:
 
 
 def _all_keys(keys: ShardKeys, view: View) -> tuple[str, ...]:
-    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_given_up, *live(keys, view))
+    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *live(keys, view))

@@ -96,13 +96,13 @@ class ShardKeys:
 
     @property
     def leases(self) -> str:
-        """The key of a hash: digest -> what is kept of an item in hand."""
+        """The key of a hash: digest -> what is kept of an item in flight."""
         return self.base + "leases"
 
     @property
-    def hands(self) -> str:
-        """The key of a sorted set, all scores 0: holder and digest of each item in hand."""
-        return self.base + "hands"
+    def in_flight(self) -> str:
+        """The key of a sorted set, all scores 0: holder and digest of each item in flight."""
+        return self.base + "in_flight"
 
     @property
     def holders(self) -> str:
@@ -111,13 +111,13 @@ class ShardKeys:
 
     @property
     def of_claims(self) -> tuple[str, str, str]:
-        """The keys ``leases``, ``hands`` and ``holders``."""
-        return self.leases, self.hands, self.holders
+        """The keys ``leases``, ``in_flight`` and ``holders``."""
+        return self.leases, self.in_flight, self.holders
 
     @property
-    def of_given_up(self) -> tuple[str, str]:
-        """The keys of a hash, digest -> the note about an item that was given up, and of a sorted set by time."""
-        return self.base + "given_up", self.base + "given_up_at"
+    def of_dead_letters(self) -> tuple[str, str]:
+        """The keys of a hash, digest -> dead letter, and of a sorted set by time."""
+        return self.base + "dead_letters", self.base + "dead_letters_at"
 
     @property
     def rates(self) -> str:

@@ -106,7 +106,7 @@ class ShardState:
         claimed: how many entries claims, reclaims and releases have changed; 0: there was no claim.
         view: the live slices, and the longest lease.
         halted: rolling, rotating: whether the archive failed in this turn.
-        given_up: how many items were given up in all.
+        rejected: how many items were rejected in all.
         lost: the times of a restore that nobody has acknowledged, and of its checkpoint, ms; empty: there is none.
     """
 
@@ -131,7 +131,7 @@ class ShardState:
     claimed: int
     view: View
     halted: bool = False
-    given_up: int = 0
+    rejected: int = 0
     lost: str = ""
 
     @classmethod
@@ -165,7 +165,7 @@ class ShardState:
                 claimed=int(meta.get("claimed", 0)),
                 view=View.from_meta(meta, name),
                 halted="halted" in meta,
-                given_up=int(meta.get("given_up", 0)),
+                rejected=int(meta.get("rejected", 0)),
                 lost=meta.get("lost", ""),
             )
         except (KeyError, ValueError, TypeError) as error:

@@ -63,7 +63,7 @@ class Reclaiming:
             self._task = asyncio.ensure_future(self._look(is_idle=False))
 
     async def stop(self) -> None:
-        """Look no more; what a look that is under way still brings stays in hand."""
+        """Look no more; what a look that is under way still brings stays in flight."""
         self._stopped.set()
         if self._task is not None:  # cancelled, it would leave pages that nobody gets before their lease is over
             await asyncio.wait([self._task])
@@ -97,7 +97,7 @@ class Reclaiming:
             crawl.nudge()
 
     def _request_of(self, claim: Claim) -> Request | None:
-        """Return the request of a claim; None if it is given up or parked."""
+        """Return the request of a claim; None if it is rejected or parked."""
         spider = self._crawl.crawler.spider
         assert spider is not None  # noqa: S101 - it is idle
         try:
@@ -130,7 +130,7 @@ class Reclaiming:
             self._crawl.outcomes.end(Ending("release", PARKED), [item])
 
     async def _others_work(self) -> bool:
-        """Whether others have pages in hand that may come to this spider soon, or Redis has to say so yet."""
+        """Whether others have pages in flight that may come to this spider soon, or Redis has to say so yet."""
         found = await self._crawl.link.outstanding()
         if found is None:
             return self._crawl.options.on_error == "pause"

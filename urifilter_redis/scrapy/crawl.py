@@ -119,7 +119,7 @@ class Crawl:
             engine.close_spider(engine.spider, reason)
 
     def take_over(self, found: Sequence[tuple[Request, str | bytes]]) -> list[str | bytes]:
-        """Schedule requests whose items this crawl has in hand already; return the items of those that were dropped."""
+        """Schedule requests whose items this crawl has in flight already; return the items of dropped ones."""
         for request, item in found:
             self.taken_over[request] = item
             self.crawl(request)

@@ -12,7 +12,7 @@ from urifilter_redis.scrapy.payloads import kept_of, named, to_request
 if TYPE_CHECKING:
     from scrapy import Request, Spider
 
-    from urifilter_redis.protocol.claims import InHand
+    from urifilter_redis.protocol.claims import InFlight
     from urifilter_redis.scrapy.crawl import Crawl
 
 __all__ = ["Keeping", "holder_of"]
@@ -113,7 +113,7 @@ class Keeping:
             self._crawl.stats.inc_value("urifilter/url_only")
         return text
 
-    def _request(self, each: InHand) -> Any:
+    def _request(self, each: InFlight) -> Any:
         """Return the request that was kept; None if it cannot be read: it stays where it is."""
         try:
             name, _ = named(each.payload)

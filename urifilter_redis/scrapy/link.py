@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.claiming.awaited import AsyncClaims
     from urifilter_redis.engine.holdings import Claim, Outstanding
-    from urifilter_redis.protocol.claims import InHand
+    from urifilter_redis.protocol.claims import InFlight
     from urifilter_redis.scrapy.options import Options
 
 __all__ = ["COMMIT", "FORGET", "RECORD", "Answer", "Ending", "Link"]
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: A call, given the error of an earlier attempt.
 _Step = Callable[[UriFilterError | None], Awaitable[list[bool]]]
 
-#: Makes what the filter keeps of an item in hand; None: the item itself.
+#: Makes what the filter keeps of an item in flight; None: the item itself.
 _Payload = Callable[["str | bytes"], "str | None"]
 
 #: Seconds between two looks whether Redis is back, or the spider closes.
@@ -49,7 +49,7 @@ RECORDED = 600
 #: Seconds for which no crawl with claims takes over what is kept for the next crawl of a spider: the longest lease.
 LONGEST_LEASE = 3600
 
-#: The most items in hand of which a crawl reads whether they are kept for it.
+#: The most items in flight of which a crawl reads whether they are kept for it.
 MOST_READ = 1_000_000
 
 #: Seconds for which nobody gets an item that is released in order to be forgotten.
@@ -68,13 +68,13 @@ class Ending(NamedTuple):
 
     Attributes:
         command: ``forget`` makes items new again; ``record`` inserts those of pages that were fetched without a
-            question; ``commit``, ``give_up`` and ``release`` end claims.
+            question; ``commit``, ``reject`` and ``release`` end claims.
         delay: release: seconds before the items are offered again.
         failed: release: whether a failure of each item is counted.
-        reason: give_up: the reason.
+        reason: reject: the reason.
     """
 
-    command: Literal["forget", "record", "commit", "give_up", "release"]
+    command: Literal["forget", "record", "commit", "reject", "release"]
     delay: float = 0
     failed: bool = False
     reason: str = ""
@@ -133,17 +133,17 @@ class Link:
 
     @property
     def lease(self) -> float:
-        """Seconds for which items stay in hand without a sign of life; 0 without claims."""
+        """Seconds for which items stay in flight without a sign of life; 0 without claims."""
         return 0.0 if self._mine is None else self._mine.lease
 
     @property
     def held(self) -> set[str | bytes]:
-        """The items that this process has in hand, as far as it knows, but for those that are of no spider."""
+        """The items that this process has in flight, as far as it knows, but for those that are of no spider."""
         held = [] if self._mine is None else [claim.item for claim in self._mine.held]
         return {item for item in held if _is_item(item)}
 
     def claim_of(self, item: str | bytes) -> Claim | None:
-        """Return the claim of an item that this process has in hand; None if it has not, as far as it knows."""
+        """Return the claim of an item that this process has in flight; None if it has not, as far as it knows."""
         found = [] if self._mine is None else self._mine.claimed([item])
         return found[0] if found else None
 
@@ -195,7 +195,7 @@ class Link:
         return True
 
     async def reclaim(self, limit: int) -> list[Claim]:
-        """Take in hand what dead crawls had and what is due again; nothing while Redis is away.
+        """Claim what dead crawls had and what is due again; nothing while Redis is away.
 
         Other items than text and bytes are of no spider, and go back.
         """
@@ -207,7 +207,7 @@ class Link:
         return [claim for claim in found if _is_item(claim.item)]
 
     async def outstanding(self) -> Outstanding | None:
-        """Return how much other crawls have in hand; None while Redis is away."""
+        """Return how much other crawls have in flight; None while Redis is away."""
         return await self._look(lambda mine: mine.outstanding())
 
     async def keep(self, holder: str, payloads: dict[str | bytes, str]) -> list[bool | None]:
@@ -219,14 +219,16 @@ class Link:
         answers, _ = await self._call(claim, len(payloads))
         return [None if each is None else bool(each) for each in answers]
 
-    async def kept(self, holder: str) -> list[InHand] | None:
+    async def kept(self, holder: str) -> list[InFlight] | None:
         """Return what a holder has; None while Redis is away."""
         if self.away or self._filter is None:
             return None
         since = time.monotonic()
         try:
             return [
-                each for each in await self._filter.in_hand(MOST_READ) if each.holder == holder and _is_item(each.item)
+                each
+                for each in await self._filter.in_flight(MOST_READ)
+                if each.holder == holder and _is_item(each.item)
             ]
         except UriFilterError as error:
             self._note(error, since)
@@ -254,7 +256,7 @@ class Link:
         await self._call(self._drop, 0)
 
     async def close(self) -> None:
-        """Give back what is in hand, and close the filter."""
+        """Give back what is in flight, and close the filter."""
         if self._watch is not None:
             self._watch.cancel()
         for each in (self._mine, self._filter):
@@ -323,8 +325,8 @@ class Link:
         assert self._mine is not None  # noqa: S101 - there are claims
         if ending.command == "commit":
             return await self._mine.commit(items, retry=lost)
-        if ending.command == "give_up":
-            return await self._mine.give_up(items, ending.reason, retry=lost)
+        if ending.command == "reject":
+            return await self._mine.reject(items, ending.reason, retry=lost)
         return await self._mine.release(items, delay=ending.delay, failed=ending.failed, retry=lost)
 
     async def _call(self, ask: _Step, count: int) -> tuple[Sequence[int | None], UriFilterError | None]:
@@ -364,7 +366,7 @@ class Link:
         """Return the answer that ends a call.
 
         If it is lost for good the item counts as new, so that it is not lost. With claims it was not asked about: what
-        the call may have taken in hand is given back by a beat.
+        the call may have claimed is given back by a beat.
         """
         if answer is not None:
             return Answer.NEW if answer else Answer.SEEN

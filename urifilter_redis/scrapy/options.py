@@ -60,7 +60,7 @@ _OTHERS = (
 #: What is wrong with a filter that normalises its items, if these are fingerprints.
 _NO_EFFECT = "has no effect on fingerprints: set URIFILTER_KEY = 'url', too, or leave it out"
 
-#: The settings of failures after which a page is given up, and of lapses after which it is parked: 3 by default.
+#: The settings of failures after which a page is rejected, and of lapses after which it is parked: 3 by default.
 _TRIES = ("claim_failures", "claim_lapses")
 
 #: The settings of claims that are whole numbers above 0.
@@ -78,8 +78,8 @@ class Claiming:
     """The settings of a crawl with claims.
 
     Attributes:
-        lease: seconds for which pages stay in hand without a sign of life; None: the filter's default.
-        failures: failures after which a page is given up.
+        lease: seconds for which pages stay in flight without a sign of life; None: the filter's default.
+        failures: failures after which a page is rejected.
         lapses: lapses after which a page is parked.
         delay: seconds before the second try of a page; doubled for each later one.
         share: the most pages that wait for their download in a process; None: any number.
@@ -270,7 +270,9 @@ def _claiming(settings: BaseSettings) -> Claiming:
             "hand goes back to the filter: remove SCHEDULER and JOBDIR, or URIFILTER_CLAIM"
         )
     if _flag(settings, "clear"):
-        raise ValueError("URIFILTER_CLEAR would drop the pages that others have in hand: remove it, or URIFILTER_CLAIM")
+        raise ValueError(
+            "URIFILTER_CLEAR would drop the pages that others have in flight: remove it, or URIFILTER_CLAIM"
+        )
     given: dict[str, Any] = {"claim_delay": _DELAY} | dict.fromkeys(_TRIES, 3)
     given |= _numbers(settings, lease=float, claim_delay=float, **dict.fromkeys(_WHOLE, int))
     for name in _WHOLE:

@@ -33,7 +33,7 @@ _STATS = {
     "record": "recorded",
     "release": "given_back",
     "commit": "committed",
-    "give_up": "given_up",
+    "reject": "rejected",
 }
 
 
@@ -72,7 +72,7 @@ class Outcomes:
         self._ends: dict[Ending, dict[str | bytes, None]] = {}
         self._task: asyncio.Task[None] | None = None
         #: The items that were new and whose pages have not ended.
-        self.in_hand: set[str | bytes] = set()
+        self.in_flight: set[str | bytes] = set()
         #: The items that were shared of late: links to them would claim them, only to release them once more.
         self.shared: set[str | bytes] = set()
         #: The items that failed or were refused in this crawl: nobody is asked about them again. With claims they come
@@ -96,7 +96,7 @@ class Outcomes:
     def note(self, items: Iterable[str | bytes], outcome: Outcome) -> None:
         """End items."""
         items = list(items)
-        self.in_hand.difference_update(items)
+        self.in_flight.difference_update(items)
         for item in items:
             self.failed.pop(item, None)
         if outcome is Outcome.STOPPED:
@@ -117,16 +117,16 @@ class Outcomes:
             claim = self._link.claim_of(item)
             failures = 1 if claim is None else claim.failures + 1
             if claim is not None and failures >= self._claiming.failures:
-                self._give_up(claim, failures)
+                self._reject(claim, failures)
             else:
                 self.end(Ending("release", self._claiming.delay_after(failures), failed=True), [item])
 
     def knows(self, item: str | bytes) -> bool:
         """Whether nobody is asked about an item: it failed, waits in this crawl, or was shared of late."""
-        return item in self.failed or item in self.in_hand or item in self.shared
+        return item in self.failed or item in self.in_flight or item in self.shared
 
     def give_back_again(self, item: str | bytes) -> None:
-        """Give back an item that failed, or was refused, while it was asked about, and that is in hand once more."""
+        """Give back an item that failed, or was refused, while it was asked about, and that is in flight once more."""
         if self._claiming is not None:
             refused = self.failed[item] is Outcome.REFUSED
             self.end(FORGET if refused else Ending("release", self._claiming.delay_after(1)), [item])
@@ -136,7 +136,7 @@ class Outcomes:
         assert self._claiming is not None  # noqa: S101 - there are claims
         if claim.failures < self._claiming.failures:
             return True
-        self._give_up(claim, claim.failures)
+        self._reject(claim, claim.failures)
         return False
 
     def share(self, item: str | bytes) -> None:
@@ -235,7 +235,7 @@ class Outcomes:
     def _forget(self, items: Iterable[str | bytes]) -> None:
         self.end(FORGET, [item for item in items if item not in self._link.passed])
 
-    def _give_up(self, claim: Claim, failures: int) -> None:
+    def _reject(self, claim: Claim, failures: int) -> None:
         self.whole.pop(claim.item, None)
         logger.warning("Gave up %s after %d failures (URIFILTER_CLAIM_FAILURES)", url_of(claim), failures)
-        self.end(Ending("give_up", reason=f"failed {failures} times"), [claim.item])
+        self.end(Ending("reject", reason=f"failed {failures} times"), [claim.item])

@@ -366,7 +366,7 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.fetches.settle(question.request)
                 return
             if answer is Answer.NEW:
-                self._take_in_hand(question)
+                self._put_in_flight(question)
             self._pass_on(question.request, self._mark(question, answer))
             return
         if question.earlier:
@@ -376,13 +376,13 @@ class UriFilterScheduler(BaseScheduler):
         self._log(question.request, spider)  # type: ignore[arg-type]
         crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
 
-    def _take_in_hand(self, question: _Question) -> None:
+    def _put_in_flight(self, question: _Question) -> None:
         """Note that this crawl fetches what is new to it."""
         outcomes = self._crawl.outcomes
         if (whole := self._not_whole.pop(question.request, None)) is not None:
             outcomes.whole[question.item] = whole
         if self._has_memory and not self._has_disk:
-            outcomes.in_hand.add(question.item)
+            outcomes.in_flight.add(question.item)
 
     def _visits(self, question: _Question) -> int:
         """Return how often the address of a request has redirected, in any spelling, in the chain that leads to it."""

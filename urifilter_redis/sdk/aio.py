@@ -10,7 +10,7 @@ from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGE
 from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import AsyncBaseClient
-from urifilter_redis.sdk.claims_backend import HTTPClaims, given_up, in_hand, retry_given_up
+from urifilter_redis.sdk.claims_backend import HTTPClaims, dead_letters, in_flight, retry_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import GivenUp, InHand
+    from urifilter_redis.protocol.claims import DeadLetter, InFlight
     from urifilter_redis.sdk.calls import APICall
 
 __all__ = ["AsyncAdmin", "AsyncFilterAPIClient"]
@@ -518,7 +518,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
 
         Args:
             filter_typeid: the filter's name.
-            lease: seconds for which items stay in hand without a sign of life, 5 to 3600.
+            lease: seconds for which items stay in flight without a sign of life, 5 to 3600.
             name: a name for display; two objects of one name are two holders.
 
         Raises:
@@ -536,8 +536,8 @@ class AsyncFilterAPIClient(AsyncAdmin):
         self._claimed.add(made)
         return made
 
-    async def in_hand(self, filter_typeid: str, limit: int = 100) -> list[InHand]:
-        """Return items that somebody has in hand, with their holders and counts; in no order.
+    async def in_flight(self, filter_typeid: str, limit: int = 100) -> list[InFlight]:
+        """Return items that somebody has in flight, with their holders and counts; in no order.
 
         A holder is told by the name that Redis knows, which the service makes of the token and of ``Claims.holder``.
         The token must allow writing, as for claims.
@@ -551,13 +551,13 @@ class AsyncFilterAPIClient(AsyncAdmin):
             ValueError: the limit is no number of items.
 
         Example:
-            >>> await api.in_hand("news")
+            >>> await api.in_flight("news")
             []
         """
-        return await self._run(in_hand(self._api, filter_typeid, limit))
+        return await self._run(in_flight(self._api, filter_typeid, limit))
 
-    async def given_up(self, filter_typeid: str, limit: int = 100) -> list[GivenUp]:
-        """Return items that were given up, the latest first; see ``give_up`` of claims.
+    async def dead_letters(self, filter_typeid: str, limit: int = 100) -> list[DeadLetter]:
+        """Return dead letters, the latest first; see ``reject`` of claims.
 
         The token must allow writing, as for claims.
 
@@ -570,12 +570,12 @@ class AsyncFilterAPIClient(AsyncAdmin):
             ValueError: the limit is no number of items.
 
         Example:
-            >>> await api.given_up("news")
+            >>> await api.dead_letters("news")
             []
         """
-        return await self._run(given_up(self._api, filter_typeid, limit))
+        return await self._run(dead_letters(self._api, filter_typeid, limit))
 
-    async def retry_given_up(
+    async def retry_dead_letters(
         self,
         filter_typeid: str,
         uris: Iterable[Any] | None = None,
@@ -583,11 +583,11 @@ class AsyncFilterAPIClient(AsyncAdmin):
         key: Key = None,
         retry: FilterAPIError | None = None,
     ) -> int:
-        """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
+        """Offer dead letters once more, by ``reclaim``, without failures and lapses; return how many.
 
         Args:
             filter_typeid: the filter's name.
-            uris: any number of items; those that were not given up stay as they are. None: all that have a note.
+            uris: any number of items; those that are no dead letters stay as they are. None: all dead letters.
             key: makes an item of each of the caller's objects; None: the objects are the items.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
@@ -604,10 +604,10 @@ class AsyncFilterAPIClient(AsyncAdmin):
             ValueError: ``retry`` is the error of another call.
 
         Example:
-            >>> await api.retry_given_up("news")
+            >>> await api.retry_dead_letters("news")
             0
         """
-        call = retry_given_up(self._api, filter_typeid, uris, key, retry)
+        call = retry_dead_letters(self._api, filter_typeid, uris, key, retry)
         offered: int = await self._resolved(call, attrgetter("offered"))
         return offered
 
@@ -649,7 +649,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
         counts = told["info"]["claims"] or {}
         for each in list(self._claimed):
             if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
-                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_flight", "lapsed", "delayed")))  # noqa: SLF001
         return told
 
     async def close(self) -> None:

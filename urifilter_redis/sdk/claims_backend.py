@@ -16,11 +16,11 @@ from urifilter_redis.engine.looks import shared
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import COMMANDS, Command
 from urifilter_redis.protocol.claims import (
-    IN_HAND,
+    IN_FLIGHT,
     RECLAIMED_A_CALL,
-    GivenUp,
+    DeadLetter,
     Holding,
-    InHand,
+    InFlight,
     check_delay,
     check_lease,
     check_limit,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.sdk.api import API
 
-__all__ = ["HTTPClaims", "given_up", "in_hand", "retry_given_up"]
+__all__ = ["HTTPClaims", "dead_letters", "in_flight", "retry_dead_letters"]
 
-#: ``retry_given_up`` as an endpoint.
+#: ``retry_dead_letters`` as an endpoint.
 _RETRY = Command("was_there", "offered")
 
 #: The only shard of the holdings here, because the service does not tell the shards of items.
@@ -72,7 +72,7 @@ class ClaimsCall(APICall):
             FilterAPIError: JSON cannot carry some items or payloads (``bad_item``).
         """
         self.payloads, self._ends = payloads, method.command != "claim"
-        what = (filter_typeid, "give_up" if "reason" in more else method.command, None)
+        what = (filter_typeid, "reject" if "reason" in more else method.command, None)
         super().__init__(what, COMMANDS[method.command], path, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
 
@@ -108,7 +108,7 @@ class ClaimsCall(APICall):
         for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
             if self._ends:
                 holdings.drop(SHARD, encode_item(item))
-            elif answer == IN_HAND:
+            elif answer == IN_FLIGHT:
                 told = told or not holdings.has(SHARD, encode_item(item))
             elif answer == 0:
                 payload = item if self.payloads is None else self.payloads[part.start + index]
@@ -132,7 +132,7 @@ class HTTPClaims:
     Args:
         api: the service.
         filter_typeid: the filter's name.
-        lease: seconds for which items stay in hand without a sign of life.
+        lease: seconds for which items stay in flight without a sign of life.
 
     Raises:
         ValueError: the lease is not 5 seconds to an hour.
@@ -217,7 +217,7 @@ class HTTPClaims:
         return self._api.unresolved(self.holdings)
 
     def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
-        """Take in hand at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
+        """Claim at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
         return shared(self.holdings, limit, self.patience, self._reclaim(limit, found))
 
     def _reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
@@ -239,24 +239,24 @@ class HTTPClaims:
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
-        """Beat if anything is in hand; become another holder if the service counts other items than the holdings."""
+        """Beat if anything is in flight; become another holder if the service counts other items than the holdings."""
         holdings = self.holdings
         if not holdings.claims:
             return
         mark, part = holdings.mark(SHARD), Part(0, ())
         yield from self._api.post(self._path("beat"), self._holder(), part, _has_count, keyed=False)
         assert part.reply is not None  # noqa: S101 - see post
-        if part.reply["in_hand"] != len(holdings.held[SHARD]) and holdings.undisturbed(SHARD, mark):
+        if part.reply["in_flight"] != len(holdings.held[SHARD]) and holdings.undisturbed(SHARD, mark):
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items in hand."""
+        """Release all items in flight."""
         items = [claim.item for claim in self.holdings.claims]
         call = self.releasing(RELEASE, items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
-        """Become another holder: release all items in hand, and claim them again.
+        """Become another holder: release all items in flight, and claim them again.
 
         Items that the holdings lack (of a claim or reclaim whose answer was lost) lapse with the old holder. Items that
         were gone are dropped.
@@ -302,7 +302,7 @@ class HTTPClaims:
         return self._api.or_resumed(call, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
-        """Send one request; note each item that it took in hand in ``found``; return their number."""
+        """Send one request; note each item that it claimed in ``found``; return their number."""
         part, asked = Part(0, ()), monotonic()
         self.holdings.begin(SHARD, part)
         try:
@@ -330,20 +330,20 @@ class HTTPClaims:
         return f"{self._api.path_of(self.name)}/{command}"
 
 
-def in_hand(api: API, filter_typeid: str, limit: int) -> Flow[list[InHand]]:
-    """Return at most ``limit`` items that somebody has in hand; raises ValueError, and as ``API.get``."""
-    found = yield from _pages(api, filter_typeid, "in_hand", limit)
-    return [InHand(*_of_item(each), each["holder"], *_counts(each), each["lease"]) for each in found]
+def in_flight(api: API, filter_typeid: str, limit: int) -> Flow[list[InFlight]]:
+    """Return at most ``limit`` items that somebody has in flight; raises ValueError, and as ``API.get``."""
+    found = yield from _pages(api, filter_typeid, "in_flight", limit)
+    return [InFlight(*_of_item(each), each["holder"], *_counts(each), each["lease"]) for each in found]
 
 
-def given_up(api: API, filter_typeid: str, limit: int) -> Flow[list[GivenUp]]:
-    """Return at most ``limit`` items that were given up, the latest first; raises likewise."""
-    found = yield from _pages(api, filter_typeid, "given_up", limit)
-    return [GivenUp(*_of_item(each), *_counts(each), each["at"], each["reason"]) for each in found]
+def dead_letters(api: API, filter_typeid: str, limit: int) -> Flow[list[DeadLetter]]:
+    """Return at most ``limit`` items that were rejected, the latest first; raises likewise."""
+    found = yield from _pages(api, filter_typeid, "dead_letters", limit)
+    return [DeadLetter(*_of_item(each), *_counts(each), each["at"], each["reason"]) for each in found]
 
 
 class RetryCall(APICall):
-    """One call that offers items once more which were given up; without items all of them."""
+    """One call that offers items once more which were rejected; without items all of them."""
 
     def body(self, part: Part) -> dict[str, Any]:
         """Return the body of the request for a part, likewise."""
@@ -355,17 +355,17 @@ class RetryCall(APICall):
         return sum(part.reply["offered"] for part in self.parts if part.reply is not None)
 
 
-def retry_given_up(
+def retry_dead_letters(
     api: API, filter_typeid: str, objects: Iterable[Any] | None, key: Key, retry: UriFilterError | None
 ) -> RetryCall:
-    """Make the call that offers items once more which were given up, or all of them; or return the call of ``retry``.
+    """Make the call that offers items once more which were rejected, or all of them; or return the call of ``retry``.
 
     Raises:
         FilterAPIError: some items cannot be filtered (``bad_item``).
         TypeError: one string was given instead of a list.
         ValueError: ``retry`` is the error of another call.
     """
-    what, path = (filter_typeid, "retry_given_up", None), f"{api.path_of(filter_typeid)}/retry_given_up"
+    what, path = (filter_typeid, "retry_dead_letters", None), f"{api.path_of(filter_typeid)}/retry_dead_letters"
     more, items = ({"items": None}, ()) if objects is None else ({}, listed(objects))
     call = RetryCall(what, _RETRY, path, more, items, _cuts_of_any, key)
     return api.or_resumed(call, retry, RELEASE)
@@ -421,4 +421,4 @@ def _has_claims(reply: dict[str, Any]) -> bool:
 
 
 def _has_count(reply: dict[str, Any]) -> bool:
-    return isinstance(reply.get("in_hand"), int)
+    return isinstance(reply.get("in_flight"), int)

@@ -11,7 +11,7 @@ from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGE
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
 from urifilter_redis.sdk.api import BlockingBaseClient
-from urifilter_redis.sdk.claims_backend import HTTPClaims, given_up, in_hand, retry_given_up
+from urifilter_redis.sdk.claims_backend import HTTPClaims, dead_letters, in_flight, retry_dead_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import FilterAPIError
     from urifilter_redis.flows.checkpoint import Written
     from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import GivenUp, InHand
+    from urifilter_redis.protocol.claims import DeadLetter, InFlight
     from urifilter_redis.sdk.calls import APICall
 
 __all__ = ["Admin", "FilterAPIClient"]
@@ -517,7 +517,7 @@ class FilterAPIClient(Admin):
 
         Args:
             filter_typeid: the filter's name.
-            lease: seconds for which items stay in hand without a sign of life, 5 to 3600.
+            lease: seconds for which items stay in flight without a sign of life, 5 to 3600.
             name: a name for display; two objects of one name are two holders.
 
         Raises:
@@ -535,8 +535,8 @@ class FilterAPIClient(Admin):
         self._claimed.add(made)
         return made
 
-    def in_hand(self, filter_typeid: str, limit: int = 100) -> list[InHand]:
-        """Return items that somebody has in hand, with their holders and counts; in no order.
+    def in_flight(self, filter_typeid: str, limit: int = 100) -> list[InFlight]:
+        """Return items that somebody has in flight, with their holders and counts; in no order.
 
         A holder is told by the name that Redis knows, which the service makes of the token and of ``Claims.holder``.
         The token must allow writing, as for claims.
@@ -550,13 +550,13 @@ class FilterAPIClient(Admin):
             ValueError: the limit is no number of items.
 
         Example:
-            >>> api.in_hand("news")
+            >>> api.in_flight("news")
             []
         """
-        return self._run(in_hand(self._api, filter_typeid, limit))
+        return self._run(in_flight(self._api, filter_typeid, limit))
 
-    def given_up(self, filter_typeid: str, limit: int = 100) -> list[GivenUp]:
-        """Return items that were given up, the latest first; see ``give_up`` of claims.
+    def dead_letters(self, filter_typeid: str, limit: int = 100) -> list[DeadLetter]:
+        """Return dead letters, the latest first; see ``reject`` of claims.
 
         The token must allow writing, as for claims.
 
@@ -569,12 +569,12 @@ class FilterAPIClient(Admin):
             ValueError: the limit is no number of items.
 
         Example:
-            >>> api.given_up("news")
+            >>> api.dead_letters("news")
             []
         """
-        return self._run(given_up(self._api, filter_typeid, limit))
+        return self._run(dead_letters(self._api, filter_typeid, limit))
 
-    def retry_given_up(
+    def retry_dead_letters(
         self,
         filter_typeid: str,
         uris: Iterable[Any] | None = None,
@@ -582,11 +582,11 @@ class FilterAPIClient(Admin):
         key: Key = None,
         retry: FilterAPIError | None = None,
     ) -> int:
-        """Offer items that were given up once more, by ``reclaim``, without failures and lapses; return how many.
+        """Offer dead letters once more, by ``reclaim``, without failures and lapses; return how many.
 
         Args:
             filter_typeid: the filter's name.
-            uris: any number of items; those that were not given up stay as they are. None: all that have a note.
+            uris: any number of items; those that are no dead letters stay as they are. None: all dead letters.
             key: makes an item of each of the caller's objects; None: the objects are the items.
             retry: the error that this method raised for the same arguments; only items without an answer are asked
                 again. It is valid for eight minutes, in the process that got it.
@@ -603,10 +603,10 @@ class FilterAPIClient(Admin):
             ValueError: ``retry`` is the error of another call.
 
         Example:
-            >>> api.retry_given_up("news")
+            >>> api.retry_dead_letters("news")
             0
         """
-        call = retry_given_up(self._api, filter_typeid, uris, key, retry)
+        call = retry_dead_letters(self._api, filter_typeid, uris, key, retry)
         offered: int = self._resolved(call, attrgetter("offered"))
         return offered
 
@@ -648,7 +648,7 @@ class FilterAPIClient(Admin):
         counts = told["info"]["claims"] or {}
         for each in list(self._claimed):
             if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client
-                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_hand", "lapsed", "delayed")))  # noqa: SLF001
+                each._holdings.note_total(sum(counts.get(name, 0) for name in ("in_flight", "lapsed", "delayed")))  # noqa: SLF001
         return told
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
-from urifilter_redis.flows import claims, given_up, items, reclaim
+from urifilter_redis.flows import claims, dead_letters, items, reclaim
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import NO_HOLDER
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.holdings import Claim, Outstanding
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.flows.given_up import After
-    from urifilter_redis.protocol.claims import Counts, GivenUp, Holding, InHand
+    from urifilter_redis.flows.dead_letters import After
+    from urifilter_redis.protocol.claims import Counts, DeadLetter, Holding, InFlight
     from urifilter_redis.service.filters import Filters
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
     OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
-    OfClaims: TypeAlias = Claim | InHand | GivenUp
+    OfClaims: TypeAlias = Claim | InFlight | DeadLetter
     Lists: TypeAlias = Callable[[Session, int, After | None], Flow[tuple[list[Any], After | None]]]
 
 __all__ = ["BODIES", "KEY_LENGTH", "Service", "beat", "content_of", "flow_of", "items_in", "take"]
@@ -201,7 +201,7 @@ class Service(Admission):
         return Answer(content)
 
     async def reclaim(self, request: Request, name: str) -> Response:
-        """Take in hand what dead holders had and what is due again; answer it."""
+        """Claim what dead holders had and what is due again; answer it."""
         request.scope[COMMAND] = "reclaim"
         token = self.whose(request)
         asked = await read(request, ReclaimRequest, self.settings.limits)
@@ -211,22 +211,22 @@ class Service(Admission):
         return Answer({"filter": name, **content})
 
     async def beat(self, request: Request, name: str) -> Response:
-        """Keep what a holder has in its hands; answer how many items these are."""
+        """Keep what a holder has in flight; answer how many items these are."""
         request.scope[COMMAND] = "beat"
         token = self.whose(request)
         asked = await read(request, BeatRequest, self.settings.limits)
         async with self.allowed(token, name, writes=True):
-            in_hand = await self._run(name, beat(asked, token))
-        request.scope[COUNTS] = {"filter": name, "items": in_hand}
-        return Answer({"filter": name, "in_hand": in_hand})
+            in_flight = await self._run(name, beat(asked, token))
+        request.scope[COUNTS] = {"filter": name, "items": in_flight}
+        return Answer({"filter": name, "in_flight": in_flight})
 
-    async def in_hand(self, request: Request, name: str) -> Response:
-        """Answer what is in hand; a token must be able to claim, because it learns what claimants keep."""
-        return await self._listed(request, name, "in_hand", given_up.in_hand_page, ("holder", "lease"))
+    async def in_flight(self, request: Request, name: str) -> Response:
+        """Answer what is in flight; a token must be able to claim, because it learns what claimants keep."""
+        return await self._listed(request, name, "in_flight", dead_letters.in_flight_page, ("holder", "lease"))
 
-    async def given_up(self, request: Request, name: str) -> Response:
-        """Answer what was given up, the latest first; likewise."""
-        return await self._listed(request, name, "given_up", given_up.given_up_page, ("at", "reason"))
+    async def dead_letters(self, request: Request, name: str) -> Response:
+        """Answer the dead letters, the latest first; likewise."""
+        return await self._listed(request, name, "dead_letters", dead_letters.dead_letters_page, ("at", "reason"))
 
     async def _listed(self, request: Request, name: str, command: str, page: Lists, more: tuple[str, ...]) -> Response:
         request.scope[COMMAND] = command
@@ -239,9 +239,9 @@ class Service(Admission):
         behind = {} if place is None else {"next": ClaimsQuery.after_of(place)}
         return Answer({"filter": name, command: listed, **behind})
 
-    async def retry_given_up(self, request: Request, name: str) -> Response:
-        """Offer what was given up once more; answer which items, if the request names some, and how many."""
-        request.scope[COMMAND] = "retry_given_up"
+    async def retry_dead_letters(self, request: Request, name: str) -> Response:
+        """Offer the dead letters once more; answer which items, if the request names some, and how many."""
+        request.scope[COMMAND] = "retry_dead_letters"
         token = self.whose(request)
         asked = await read(request, RetryRequest, self.settings.limits)
         if asked.items is None and asked.base64:
@@ -251,7 +251,7 @@ class Service(Admission):
             check_items(given or (), self.settings.limits)
             key = None if given is None else _key(request, token)
             field = None if given is None else "was_there"
-            answers = await self._run(name, lambda session: given_up.retry(session, given, call_key=key), field)
+            answers = await self._run(name, lambda session: dead_letters.retry(session, given, call_key=key), field)
         self.filters.measure_anew(name)  # so that the page tells how many are left
         offered, was_there = answers.count(1), [] if given is None else [each == 1 for each in answers]
         request.scope[COUNTS] = {"filter": name, "items": offered}
@@ -415,7 +415,7 @@ def flow_of(
         return _claim(asked, given, token, counts)
     if isinstance(asked, ReleaseRequest):
         if asked.holder is None and token is not EVERYTHING:
-            text = "a release without a holder gives back what others have in hand: name the holder"
+            text = "a release without a holder gives back what others have in flight: name the holder"
             raise Refusal("forbidden", text)
         return lambda session, key: claims.release(
             session, given, _holding(session, asked, token), delay=asked.delay, failed=asked.failed, call_key=key
@@ -430,7 +430,7 @@ def flow_of(
 
 
 def take(asked: ReclaimRequest, token: Token, key: CallKey | None) -> Callable[[Session], Flow[dict[str, Any]]]:
-    """Return the flow that takes items in hand, and makes the answer."""
+    """Return the flow that claims items, and makes the answer."""
 
     def flow(session: Session) -> Flow[dict[str, Any]]:
         holding = _holding(session, asked, token)
@@ -459,7 +459,7 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
 
 
 def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
-    """Return the answer to a request that takes items in hand."""
+    """Return the answer to a request that claims items."""
     taken = list(map(_with_counts, found))
     others = None if outstanding is None else {"others": outstanding.others, "due": outstanding.due}
     return {"claims": taken, "total": len(taken), "outstanding": others}

@@ -160,9 +160,9 @@ _GAUGES = (
         lambda m: m.info.period and seconds_of(m.info.period),
     ),
     (
-        "urifilter_filter_in_hand_items",
+        "urifilter_filter_in_flight_items",
         "Items that living holders have.",
-        lambda m: m.info.claims and m.info.claims.in_hand,
+        lambda m: m.info.claims and m.info.claims.in_flight,
     ),
     (
         "urifilter_filter_lapsed_items",
@@ -186,9 +186,9 @@ _GAUGES = (
         lambda m: m.info.claims and m.info.claims.lease,
     ),
     (
-        "urifilter_filter_given_up_items",
-        "Items that are given up, as far as their notes are kept: the newest, a mebibyte in each shard.",
-        lambda m: m.info.claims and m.info.claims.notes,
+        "urifilter_filter_dead_letters",
+        "Dead letters that are kept: the newest, a mebibyte in each shard.",
+        lambda m: m.info.claims and m.info.claims.dead_letters,
     ),
 )
 
@@ -241,7 +241,7 @@ def note_restart() -> None:
 
 
 def forget_worker(process: int) -> None:
-    """Leave out what a worker had in hand that does not run any more; its counts stay."""
+    """Leave out what a worker had in flight that does not run any more; its counts stay."""
     mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 

@@ -122,12 +122,12 @@ Holder = Annotated[
 _LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
 _PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without them each item is its own"
-_REASON = "why the holder gives the items up, of which a note is kept; null: it does not"
+_REASON = "why the holder rejects the items, which become dead letters; null: it does not"
 _BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them; each once"
 
 
 class ClaimRequest(Strict):
-    """Items to be taken in hand."""
+    """Items to be claimed."""
 
     items: Anything
     payloads: Annotated[list[Any] | None, Field(description=_PAYLOADS)] = None
@@ -136,7 +136,7 @@ class ClaimRequest(Strict):
 
 
 class EndRequest(Strict):
-    """Items that are in hand no longer."""
+    """Items that are in flight no longer."""
 
     items: Anything
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
@@ -206,7 +206,7 @@ class ClaimsQuery(Strict):
 
 
 class RetryRequest(Strict):
-    """Items that were given up, to be offered once more."""
+    """Dead letters, to be offered once more."""
 
     items: Annotated[list[Any] | None, Field(description="some of them; null: all")] = None
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []

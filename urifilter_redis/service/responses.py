@@ -19,18 +19,18 @@ __all__ = [
     "Claimed",
     "Committed",
     "Counts",
+    "DeadLetter",
     "Detail",
     "Dropped",
     "Error",
     "Filters",
     "Found",
-    "GivenUp",
     "Held",
-    "InHand",
+    "InFlight",
     "Info",
     "Inserted",
-    "ListGivenUp",
-    "ListInHand",
+    "ListDeadLetters",
+    "ListInFlight",
     "Master",
     "OfOne",
     "Offered",
@@ -123,11 +123,11 @@ class Counts(BaseModel):
 
 
 class Claimed(BaseModel):
-    """The age of each item before it was claimed, and whether it is in the holder's hands now."""
+    """The age of each item before it was claimed, and whether the holder has it now."""
 
     filter: _Filter
-    ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in hand")
-    claimed: list[bool] = Field(description="true: in the holder's hands now")
+    ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in flight")
+    claimed: list[bool] = Field(description="true: the holder has it now")
     counts: list[Counts] = Field(description="of those claimed items that have any")
     total: _Total
     unique: int = Field(description="items that were claimed")
@@ -144,10 +144,10 @@ class Committed(BaseModel):
 
 
 class Released(BaseModel):
-    """Whether each item was in the holder's hands, and is given back."""
+    """Whether the holder had each item, which is given back."""
 
     filter: _Filter
-    was_there: list[bool] = Field(description="for each item whether it was in the holder's hands")
+    was_there: list[bool] = Field(description="for each item whether the holder had it in flight")
     total: _Total
     seen: int = Field(description="items that were given back")
 
@@ -164,32 +164,32 @@ class Taken(BaseModel):
 
 
 class Held(Taken):
-    """An item that somebody has in hand."""
+    """An item that somebody has in flight."""
 
     holder: str = Field(description="who has it, by the name that Redis knows: 16 hex digits")
     lease: float = Field(description="seconds for which the holder lives without a sign of life; 0: it has lapsed")
 
 
-class ListInHand(BaseModel):
-    """Items that somebody has in hand."""
+class ListInFlight(BaseModel):
+    """Items that somebody has in flight."""
 
     filter: _Filter
-    in_hand: list[Held] = Field(description="the items, in no order")
+    in_flight: list[Held] = Field(description="the items, in no order")
     next: str | None = Field(default=None, description=_NEXT)
 
 
-class GivenUp(Taken):
-    """An item that was given up."""
+class DeadLetter(Taken):
+    """An item that was rejected."""
 
     at: float = Field(description="when, in seconds since 1970")
     reason: str = Field(description="why, as its holder has said")
 
 
-class ListGivenUp(BaseModel):
-    """Items that were given up."""
+class ListDeadLetters(BaseModel):
+    """Items that were rejected."""
 
     filter: _Filter
-    given_up: list[GivenUp] = Field(description="the items, the latest first")
+    dead_letters: list[DeadLetter] = Field(description="the items, the latest first")
     next: str | None = Field(default=None, description=_NEXT)
 
 
@@ -197,20 +197,20 @@ class Offered(BaseModel):
     """The items that are offered once more."""
 
     filter: _Filter
-    was_there: list[bool] = Field(description="for each item of the request whether it had been given up")
+    was_there: list[bool] = Field(description="for each item of the request whether it had been rejected")
     total: _Total
     offered: int = Field(description="the number of items that this request offers")
 
 
 class Others(BaseModel):
-    """The items that other holders have in hand, those that were released and are not due yet included."""
+    """The items that other holders have in flight, those that were released and are not due yet included."""
 
     others: int = Field(description="their number")
     due: float | None = Field(description="seconds until the next of them may lapse; null: there is none")
 
 
 class Reclaimed(BaseModel):
-    """The items that were taken in hand."""
+    """The items that were claimed."""
 
     filter: _Filter
     claims: list[Taken] = Field(description="the items")
@@ -220,11 +220,11 @@ class Reclaimed(BaseModel):
     )
 
 
-class InHand(BaseModel):
+class InFlight(BaseModel):
     """The number of items that the holder has."""
 
     filter: _Filter
-    in_hand: int = Field(description="items in the holder's hands")
+    in_flight: int = Field(description="items that the holder has in flight")
 
 
 class OfOne(BaseModel):
@@ -379,7 +379,7 @@ class Row(BaseModel):
     speed: float | None = Field(default=None, description="new items a second, over the last two minutes")
     speed_in_hour: float | None = Field(default=None, description="new items a second, over the last hour")
     live_slices: int | None = Field(default=None, description="the number of live slices")
-    claims: ClaimsInfo | None = Field(default=None, description="what is in hand; null: nobody has claimed")
+    claims: ClaimsInfo | None = Field(default=None, description="what is in flight; null: nobody has claimed")
 
 
 class Master(BaseModel):

@@ -1,8 +1,8 @@
 """The routes of the API, and their description: ``/openapi.json``.
 
 Each example is an answer of a new service that is asked in this order: the uid, times, sizes, and the items that others
-have in hand, differ each time. For ``union`` there is an empty filter ``old``. For ``remove`` the filter has the layout
-counting, and no periods.
+have in flight, differ each time. For ``union`` there is an empty filter ``old``. For ``remove`` the filter has the
+layout counting, and no periods.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ EXAMPLES = {
             "outstanding": {"others": 3, "due": 42.5},
         },
     ),
-    "beat": Example({"holder": _HOLDER}, _OF | {"in_hand": 1}),
-    "retry_given_up": Example({"items": [_E]}, _OF | {"was_there": [False], "total": 1, "offered": 0}),
+    "beat": Example({"holder": _HOLDER}, _OF | {"in_flight": 1}),
+    "retry_dead_letters": Example({"items": [_E]}, _OF | {"was_there": [False], "total": 1, "offered": 0}),
     "rotate": Example({"expected_epoch": 0}, _OF | {"epoch": 1, "rotated": True, "shards": 1, "problems": []}),
     "checkpoint": Example({"full": False}, _OF | {"number": 1, "begun": 1795300000.0, "shards": 1, "size": 1234}),
     "restore": Example({}, _OF | {"uid": _UID}),
@@ -111,7 +111,7 @@ EXAMPLES = {
 
 _TAGS = {
     "items": "Ask about items.",
-    "claims": "Take items in hand until they are final.",
+    "claims": "Claim items until they are final.",
     "filters": "The state of filters.",
     "admin": 'Actions on whole filters, for tokens with access = "admin".',
     "service": "The state of the service.",
@@ -133,8 +133,8 @@ _COMMANDS: Mapping[str, tuple[type[BaseModel], str]] = {
     "contains": (responses.Found, "Look items up; nothing is inserted"),
     "forget": (responses.WasThere, "Make items new again"),
     "remove": (responses.WasThere, "Take items out again (layout counting only)"),
-    "claim": (responses.Claimed, "Take items in hand that are new and in nobody's hands"),
-    "commit": (responses.Committed, "Make items final, whoever has them in hand"),
+    "claim": (responses.Claimed, "Claim items that are new and not in flight"),
+    "commit": (responses.Committed, "Make items final, whoever has them in flight"),
     "release": (responses.Released, "Give items back, to be offered again by reclaim"),
 }
 
@@ -232,18 +232,18 @@ def _add_items(routes: _Routes, service: Service) -> None:
         tag = "claims" if command in {"claim", "commit", "release"} else "items"
         routes.post(command, tag, summary, _of_filter(service.command, command), model, _OF_ITEMS, BODIES[command],
                     keyed=COMMANDS[command].writes)  # fmt: skip
-    routes.post("reclaim", "claims", "Take in hand what dead holders had, and what was released and is due",
+    routes.post("reclaim", "claims", "Claim what dead holders had, and what was released and is due",
                 _of_filter(service.reclaim), responses.Reclaimed, _OF_ACTIONS, ReclaimRequest, keyed=True)  # fmt: skip
-    routes.post("beat", "claims", "Keep in a holder's hands what it has", _of_filter(service.beat), responses.InHand,
+    routes.post("beat", "claims", "Keep what a holder has in flight", _of_filter(service.beat), responses.InFlight,
                 _OF_HOLDERS, BeatRequest)  # fmt: skip
-    routes.post("retry_given_up", "claims", "Offer what was given up once more, some of it or all",
-                _of_filter(service.retry_given_up), responses.Offered, _OF_ITEMS, RetryRequest,
+    routes.post("retry_dead_letters", "claims", "Offer the dead letters once more, some of it or all",
+                _of_filter(service.retry_dead_letters), responses.Offered, _OF_ITEMS, RetryRequest,
                 keyed=True)  # fmt: skip
     path, paged = FILTERS_PATH + "/{filter}", _query(ClaimsQuery)
-    routes.get(path + "/in_hand", "in_hand", "claims", "List what is in hand, with its holders and counts",
-               _of_filter(service.in_hand), responses.ListInHand, _OF_STATES, paged)  # fmt: skip
-    routes.get(path + "/given_up", "given_up", "claims", "List what was given up, the latest first",
-               _of_filter(service.given_up), responses.ListGivenUp, _OF_STATES, paged)  # fmt: skip
+    routes.get(path + "/in_flight", "in_flight", "claims", "List what is in flight, with its holders and counts",
+               _of_filter(service.in_flight), responses.ListInFlight, _OF_STATES, paged)  # fmt: skip
+    routes.get(path + "/dead_letters", "dead_letters", "claims", "List the dead letters, the latest first",
+               _of_filter(service.dead_letters), responses.ListDeadLetters, _OF_STATES, paged)  # fmt: skip
 
 
 def _add_admin(routes: _Routes, service: Service) -> None:

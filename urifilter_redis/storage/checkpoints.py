@@ -173,4 +173,4 @@ def readings(
     yield read_records(backend, name, checkpoint.replies, split_replies, lambda _: between())
     yield read_records(backend, name, checkpoint.forgotten, split_forgotten, use_forgotten)
     yield read_records(backend, name, checkpoint.leases, split_leases, lambda _: between())
-    yield read_records(backend, name, checkpoint.notes, split_leases, lambda _: between())
+    yield read_records(backend, name, checkpoint.dead_letters, split_leases, lambda _: between())

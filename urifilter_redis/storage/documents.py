@@ -72,7 +72,7 @@ _NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"
 
 _NUMBERS = (
     "created", "epoch", "opened", "written", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims",
-    "claimed", "given_up",
+    "claimed", "rejected",
 )  # fmt: skip
 
 #: The pattern of each field of a shard's state.
@@ -356,7 +356,7 @@ class Checkpoint:
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
         leases: the claimed items, which were read after the records and forgotten digests.
-        notes: the notes about items that were given up, which were read before and after the leases.
+        dead_letters: the dead letters, which were read before and after the leases.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
         config: the filter's configuration, from which a damaged registration is made again; None: it is not known.
     """
@@ -373,7 +373,7 @@ class Checkpoint:
     replies: Content
     forgotten: Content
     leases: Content
-    notes: Content
+    dead_letters: Content
     previous: int = 0
     config: Config | None = field(default=None, repr=False)
 
@@ -384,8 +384,14 @@ class Checkpoint:
 
     @property
     def contents(self) -> list[Content]:
-        """All contents: the bitmaps, then the records, then the forgotten digests, the leases and the notes."""
-        return [*(bitmap.content for bitmap in self.bitmaps), self.replies, self.forgotten, self.leases, self.notes]
+        """All contents: the bitmaps, then the records, then the forgotten digests, the leases and the dead letters."""
+        return [
+            *(bitmap.content for bitmap in self.bitmaps),
+            self.replies,
+            self.forgotten,
+            self.leases,
+            self.dead_letters,
+        ]
 
     def shard_state(self) -> ShardState:
         """Return the shard's state, parsed.
@@ -418,7 +424,7 @@ class Checkpoint:
         for bitmap, slice_ in zip(self.bitmaps, state.view.slices, strict=True):
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
         limits = [(self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT)]
-        limits += [(self.notes, RECORDS_LIMIT)]
+        limits += [(self.dead_letters, RECORDS_LIMIT)]
         for content, limit in limits:
             content.check(config.uid, None, what)
             if sum(piece.length for piece in content.pieces) > limit:
@@ -433,7 +439,7 @@ class Checkpoint:
         rotating, growing = state.phase == "rotating", config.retention == "growing"
         possible = (
             (state.view.claims > 0) == (state.claimed > 0)
-            and (state.view.claims > 0 or not (self.leases.pieces or self.notes.pieces))
+            and (state.view.claims > 0 or not (self.leases.pieces or self.dead_letters.pieces))
             and _are_epochs([each.epoch for each in state.closed], state, every=config.retention not in TIMED)
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing

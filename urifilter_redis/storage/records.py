@@ -21,9 +21,9 @@ __all__ = [
     "split_forgotten",
     "split_leases",
     "split_replies",
+    "write_dead_letters",
     "write_forgotten",
     "write_leases",
-    "write_notes",
     "write_replies",
 ]
 
@@ -107,9 +107,9 @@ def write_leases(leases: Iterable[Lease]) -> bytes:
     return b"".join(_LEASE.pack(digest, len(entry), len(text)) + entry + text for digest, entry, text in leases)
 
 
-def write_notes(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the fields of ``given_up`` as bytes, in the form of claimed items; the sum of their bytes is left out."""
-    return write_leases((digest, note[:ALONE], note[ALONE:]) for digest, note in pairs if len(note) > ALONE)
+def write_dead_letters(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the fields of ``dead_letters`` as bytes, in the form of claimed items, without the sum of their bytes."""
+    return write_leases((digest, text[:ALONE], text[ALONE:]) for digest, text in pairs if len(text) > ALONE)
 
 
 def split_leases(data: bytes) -> tuple[list[Lease], bytes]:

@@ -32,7 +32,7 @@ class Crawler:
         self._part, self._opened, self._mine, self._more = part, opened, mine, more
 
     def claim(self, numbers: list[int]) -> list[int]:
-        """Claim items; return those that are in hand now."""
+        """Claim items; return those that are in flight now."""
         answers = self._ask("claim", numbers, self._mine.claim_ages)
         return [number for number, age in zip(numbers, answers, strict=True) if age == 0]
 

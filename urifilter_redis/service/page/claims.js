@@ -1,4 +1,4 @@
-// What is in hand in a filter and what was given up, in pages. A token must allow writing to see the items.
+// What is in flight in a filter and the dead letters, in pages. A token must allow writing to see the items.
 
 import { ACTED } from "./actions.js";
 import { ask, askUntilDone } from "./api.js";
@@ -21,12 +21,12 @@ const bodyOf = ({ item, item_base64: encoded }) => (encoded === undefined ? { it
 
 // By the name in the service: each list's place in the page, and its texts behind the item's.
 const LISTS = {
-  in_hand: {
-    id: "in-hand",
+  in_flight: {
+    id: "in-flight",
     texts: ({ holder, failures, lapses, lease }) => [holder, whole(failures), whole(lapses), lease ? span(lease) : "over"],
   },
-  given_up: {
-    id: "given-up",
+  dead_letters: {
+    id: "dead-letters",
     texts: ({ reason, failures, lapses, at }) => [shorten(reason), whole(failures), whole(lapses), ago(at, shown.now)],
   },
 };
@@ -85,7 +85,7 @@ function showList({ id, items, places, next, texts }) {
   items.forEach((each, place) => {
     const { cells } = body.rows[place];
     [textOf(each), ...texts(each)].forEach((text, column) => write(cells[column], text));
-    if (id === "given-up") showRetry(cells[cells.length - 1], textOf(each));
+    if (id === "dead-letters") showRetry(cells[cells.length - 1], textOf(each));
   });
   const [back, more] = part(id).querySelectorAll("nav button");
   back.disabled = places.length === 1;
@@ -108,7 +108,7 @@ async function retry(title, body) {
   const text = "Crawlers get it by reclaim, and its failures count from 0.";
   if ((await confirmed({ title, text, button: "Retry" })) === null) return;
   try {
-    const { offered } = await askUntilDone(pathOf(name, "retry_given_up"), body);
+    const { offered } = await askUntilDone(pathOf(name, "retry_dead_letters"), body);
     if (name === shown.name) tell(`${plural(offered, "item")} offered once more`);
   } catch (error) {
     if (name === shown.name) tell(error.message, "danger");
@@ -130,9 +130,9 @@ for (const [each, list] of Object.entries(LISTS)) {
   });
 }
 
-part("given-up").querySelector("tbody").addEventListener("click", ({ target }) => {
+part("dead-letters").querySelector("tbody").addEventListener("click", ({ target }) => {
   if (target.tagName !== "BUTTON") return;
-  const item = LISTS.given_up.items[target.closest("tr").sectionRowIndex];
+  const item = LISTS.dead_letters.items[target.closest("tr").sectionRowIndex];
   retry(`Retry ${textOf(item)}?`, bodyOf(item));
 });
-part("retry-all").addEventListener("click", () => retry(`Retry all that was given up in ${shown.name}?`, {}));
+part("retry-all").addEventListener("click", () => retry(`Retry all dead letters in ${shown.name}?`, {}));

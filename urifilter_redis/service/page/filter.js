@@ -59,12 +59,12 @@ function figuresOf({ row, info, now, measured }) {
 }
 
 function claimsOf(claims) {
-  if (!claims) return [["In hand", "–", "nobody has claimed"]];
+  if (!claims) return [["In flight", "–", "nobody has claimed"]];
   return [
-    ["In hand", whole(claims.in_hand), plural(claims.holders, "living holder")],
+    ["In flight", whole(claims.in_flight), plural(claims.holders, "living holder")],
     ["Lapsed", whole(claims.lapsed), claims.oldest_lapse === null ? "for anybody" : `the oldest ${span(claims.oldest_lapse)} ago`],
     ["Released", whole(claims.delayed), `not due yet; leases of ${span(claims.lease)}`],
-    ["Given up", whole(claims.notes), `${whole(claims.given_up)} in all`],
+    ["Dead letters", whole(claims.dead_letters), `${whole(claims.rejected)} rejected in all`],
   ];
 }
 

@@ -52,9 +52,9 @@ const COLUMNS = [
     first: -1,
   },
   {
-    id: "hand", title: "In hand", wide: true, number: true,
-    text: ({ claims }) => known(claims, (c) => count(c.in_hand)),
-    by: ({ claims }) => claims?.in_hand,
+    id: "hand", title: "In flight", wide: true, number: true,
+    text: ({ claims }) => known(claims, (c) => count(c.in_flight)),
+    by: ({ claims }) => claims?.in_flight,
     first: -1,
   },
   {

@@ -34,7 +34,7 @@ function clear() {
 /** Put an answer into words: an age, or whether the item was there. */
 function inWords(answer) {
   if (typeof answer === "boolean") return answer ? "forgotten" : "was not there";
-  if (answer < 0) return "in hand";
+  if (answer < 0) return "in flight";
   return answer ? `seen (age ${answer})` : "new";
 }
 

@@ -1,4 +1,4 @@
-"""The flows of ``in_hand``, ``given_up`` and ``retry_given_up``: lists of items in hand, and of those given up."""
+"""The flows of ``in_flight``, ``dead_letters`` and ``retry_dead_letters``: lists of items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.items import batch_of, resolve
 from urifilter_redis.flows.turn import read_states
-from urifilter_redis.protocol.claims import NO_HOLDER, GivenUp, InHand, in_hand_of, note_of
+from urifilter_redis.protocol.claims import NO_HOLDER, DeadLetter, InFlight, dead_letter_of, in_flight_of
 from urifilter_redis.protocol.outcomes import to_scores
 
 if TYPE_CHECKING:
@@ -25,35 +25,37 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = ["After", "given_up", "given_up_page", "in_hand", "in_hand_page", "retry"]
+__all__ = ["After", "dead_letters", "dead_letters_page", "in_flight", "in_flight_page", "retry"]
 
 T = TypeVar("T")
 
 #: A place in a list, behind which the list goes on.
 After: TypeAlias = tuple[int, bytes]
 
-#: The least member of ``hands`` that belongs to a claimant, and to no delay holder.
+#: The least member of ``in_flight`` that belongs to a claimant, and to no delay holder.
 _CLAIMANTS = b"[\1"
 
-#: Notes that one reply has; a note has 128 KiB at most, and usually some hundred bytes.
+#: Dead letters that one reply has; one has 128 KiB at most, and usually some hundred bytes.
 NOTES_A_REPLY = 100
 
 
-def given_up(session: Session, limit: int) -> Flow[list[GivenUp]]:
-    """Return at most ``limit`` items that were given up, the latest first; raises as ``given_up_page``."""
-    found, _ = yield from given_up_page(session, limit)
+def dead_letters(session: Session, limit: int) -> Flow[list[DeadLetter]]:
+    """Return at most ``limit`` items that were rejected, the latest first; raises as ``dead_letters_page``."""
+    found, _ = yield from dead_letters_page(session, limit)
     return found
 
 
-def given_up_page(session: Session, limit: int, after: After | None = None) -> Flow[tuple[list[GivenUp], After | None]]:
-    """Return at most ``limit`` items that were given up behind a place in the list, the latest first.
+def dead_letters_page(
+    session: Session, limit: int, after: After | None = None
+) -> Flow[tuple[list[DeadLetter], After | None]]:
+    """Return at most ``limit`` items that were rejected behind a place in the list, the latest first.
 
     Returns:
         The items; and the place behind them (ms since 1970, and digest), None if there are no more.
 
     Raises:
         FilterNotFound: the filter is gone.
-        SliceLost: a note cannot be read.
+        SliceLost: a dead letter cannot be read.
     """
     yield from read_states(session, [0])  # another filter of the name may have other shards
     ranges: list[tuple[float | str, float | str, int]] = [("+inf", "-inf", limit + 1)]
@@ -61,7 +63,7 @@ def given_up_page(session: Session, limit: int, after: After | None = None) -> F
         ranges = [(after[0], after[0], -1), (f"({after[0]}", "-inf", limit + 1)]
     latest: list[tuple[int, bytes, str]] = []
     for shards in chunked(range(session.config.shards)):
-        keys = [session.keys.shard(shard).of_given_up for shard in shards]
+        keys = [session.keys.shard(shard).of_dead_letters for shard in shards]
         replies = yield from ask(session, *(_by_score(times, *each) for _, times in keys for each in ranges))
         owners = (key for key, _ in keys for _ in ranges)
         latest += [
@@ -71,24 +73,26 @@ def given_up_page(session: Session, limit: int, after: After | None = None) -> F
             if after is None or (round(at), digest) < after
         ]
         latest = sorted(latest, reverse=True)[: limit + 1]
-    found: list[GivenUp] = []
+    found: list[DeadLetter] = []
     for some in chunked(latest[:limit], NOTES_A_REPLY):
-        notes = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
-        found += [_read(session, "given_up", note_of, note) for note in notes if note is not None]
+        texts = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
+        found += [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
     return found, latest[limit - 1][:2] if len(latest) > limit else None
 
 
-def in_hand(session: Session, limit: int) -> Flow[list[InHand]]:
-    """Return at most ``limit`` items that somebody has in hand; raises as ``in_hand_page``."""
-    found, _ = yield from in_hand_page(session, limit)
+def in_flight(session: Session, limit: int) -> Flow[list[InFlight]]:
+    """Return at most ``limit`` items that somebody has in flight; raises as ``in_flight_page``."""
+    found, _ = yield from in_flight_page(session, limit)
     return found
 
 
-def in_hand_page(session: Session, limit: int, after: After | None = None) -> Flow[tuple[list[InHand], After | None]]:
-    """Return at most ``limit`` items, behind a place, that somebody has in hand, or had when it died; in no order.
+def in_flight_page(
+    session: Session, limit: int, after: After | None = None
+) -> Flow[tuple[list[InFlight], After | None]]:
+    """Return at most ``limit`` items, behind a place, that somebody has in flight, or had when it died; in no order.
 
     Returns:
-        The items; and the place behind them (shard, and member of ``hands``), None if there are no more.
+        The items; and the place behind them (shard, and member of ``in_flight``), None if there are no more.
 
     Raises:
         FilterNotFound: the filter is gone.
@@ -98,22 +102,22 @@ def in_hand_page(session: Session, limit: int, after: After | None = None) -> Fl
     members = yield from _claimed(session, limit + 1, after)
     if not members:
         return [], None
-    found: list[InHand] = []
+    found: list[InFlight] = []
     shards = sorted({shard for shard, _ in members[:limit]})
     times = yield from ask(session, *(time_at(session, shard) for shard in shards))
     now = dict(zip(shards, map(time_of, times), strict=True))
     for some in chunked(members[:limit], NOTES_A_REPLY):
-        found += yield from _in_hand(session, [(session.keys.shard(shard), now[shard], each) for shard, each in some])
+        found += yield from _in_flight(session, [(session.keys.shard(shard), now[shard], each) for shard, each in some])
     return found, members[limit - 1] if len(members) > limit else None
 
 
 def _claimed(session: Session, limit: int, after: After | None) -> Flow[list[After]]:
-    """Return the shards and members of ``hands`` of at most ``limit`` items that claimants have, behind a place."""
+    """Return the shards and members of ``in_flight`` of at most ``limit`` items that claimants have, behind a place."""
     first, last = after or (0, b"")
     found: list[After] = []
     for shards in chunked(range(first, session.config.shards)):
         begins = [b"(" + last if shard == first and last else _CLAIMANTS for shard in shards]
-        asked = [(session.keys.shard(shard).hands, begin, "+") for shard, begin in zip(shards, begins, strict=True)]
+        asked = [(session.keys.shard(shard).in_flight, begin, "+") for shard, begin in zip(shards, begins, strict=True)]
         counts = yield from ask(session, *(("ZLEXCOUNT", *each) for each in asked))
         taken, left = [], limit - len(found)
         for shard, each, count in zip(shards, asked, counts, strict=True):
@@ -127,8 +131,8 @@ def _claimed(session: Session, limit: int, after: After | None) -> Flow[list[Aft
     return found
 
 
-def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]) -> Flow[list[InHand]]:
-    """Return what some members of ``hands`` tell, each with the keys of its shard and the time there, ms."""
+def _in_flight(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]) -> Flow[list[InFlight]]:
+    """Return what some members of ``in_flight`` tell, each with the keys of its shard and the time there, ms."""
     commands: list[Arguments] = []
     for keys, _, member in members:
         digest = member[8:]
@@ -138,7 +142,7 @@ def _in_hand(session: Session, members: Sequence[tuple[ShardKeys, float, bytes]]
     for (_, now, member), (entry, text), until in zip(members, replies[::2], replies[1::2], strict=True):
         if entry is not None and entry[:8] == member[:8]:  # else it was committed, or somebody else took it, meanwhile
             lease = max(0.0, (float(until or 0) - now) / 1000)
-            found.append(_read(session, "leases", in_hand_of, entry, text, lease))
+            found.append(_read(session, "leases", in_flight_of, entry, text, lease))
     return found
 
 
@@ -153,7 +157,7 @@ def retry(
     error: UriFilterError | None = None,
     call_key: CallKey | None = None,
 ) -> Flow[list[int]]:
-    """Offer items that were given up once more, or all of them; return 1 for each that was given up, else 0.
+    """Offer items that were rejected once more, or all of them; return 1 for each that was rejected, else 0.
 
     ``error`` is of an earlier call; a ``call_key`` is for items only.
 
@@ -165,7 +169,7 @@ def retry(
     if items is not None:
         digests = session.digester(items_of(items, key))
     elif error is not None:
-        digests = call_to_resume(error, Batch, "retry_given_up").digests
+        digests = call_to_resume(error, Batch, "retry_dead_letters").digests
     else:
         digests = yield from _noted(session)
     options = ClaimOptions(NO_HOLDER, again=True)
@@ -173,18 +177,18 @@ def retry(
         session, "release", digests, error, digester=lambda _: digests, claim_options=options, call_key=call_key
     )
     if batch.claim_options is None or not batch.claim_options.again:
-        raise ValueError(f"retry= takes what retry_given_up raised, and not {batch.method}")
+        raise ValueError(f"retry= takes what retry_dead_letters raised, and not {batch.method}")
     batch.term = RELEASE.term
     return cast("list[int]", (yield from resolve(session, batch)).answers)
 
 
 def _noted(session: Session) -> Flow[list[bytes]]:
-    """Return the digests of all items that have a note."""
+    """Return the digests of all dead letters."""
     yield from read_states(session, [0])  # likewise
     found: list[bytes] = []
     for shards in chunked(range(session.config.shards)):
         replies = yield from ask(
-            session, *(("ZRANGE", session.keys.shard(n).of_given_up[1], "0", "-1") for n in shards)
+            session, *(("ZRANGE", session.keys.shard(n).of_dead_letters[1], "0", "-1") for n in shards)
         )
         found += chain.from_iterable(replies)
     return found

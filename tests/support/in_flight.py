@@ -106,17 +106,17 @@ def let_lapse(news, client, holder: bytes | None = None, seconds: float = 60) ->
                 client.zadd(key, {each: then})
 
 
-def in_hand(news, client) -> dict[str, tuple[bytes, int, int]]:
-    """Return what is in somebody's hands: by its text the holder, failures and lapses; the keys fit together.
+def in_flight(news, client) -> dict[str, tuple[bytes, int, int]]:
+    """Return what is in flight: by its text the holder, failures and lapses; the keys fit together.
 
-    Every entry has its member of ``hands`` and a holder in ``holders``, and there are no others.
+    Every entry has its member of ``in_flight`` and a holder in ``holders``, and there are no others.
     """
     found = {}
     for shard in range(news.config.shards):
         keys = news._session.keys.shard(shard)
         fields = client.hgetall(keys.leases)
         entries = {digest: entry for digest, entry in fields.items() if len(digest) == 16}
-        assert set(client.zrange(keys.hands, 0, -1)) == {entry[:8] + digest for digest, entry in entries.items()}
+        assert set(client.zrange(keys.in_flight, 0, -1)) == {entry[:8] + digest for digest, entry in entries.items()}
         assert {entry[:8] for entry in entries.values()} <= set(client.zrange(keys.holders, 0, -1))
         apart = {digest[:16] for digest in fields if len(digest) == 17}
         assert apart == {digest for digest, entry in entries.items() if len(entry) == 12}
