@@ -76,31 +76,31 @@ def test_claims_go_from_hand_to_hand_once(lossy):
         assert found == [Claim(each.item, each.item, failures=1) for each in found]
         assert len(found) == 3
         assert theirs.reclaim() == []
-        assert len(lossy.straight.in_hand()) == 15
+        assert len(lossy.straight.in_flight()) == 15
 
 
-def test_giving_up_is_told_once(lossy):
+def test_a_rejection_is_told_once(lossy):
     with lossy.news.claims() as mine:
         mine.claim_many(ITEMS[:6])
-        assert lossy(mine.give_up, ITEMS[2:8], "404") == [*[True] * 4, *[False] * 2]
-        assert sorted(each.item for each in lossy.straight.given_up()) == ITEMS[2:6]
-        assert {each.failures for each in lossy.straight.given_up()} == {0}
+        assert lossy(mine.reject, ITEMS[2:8], "404") == [*[True] * 4, *[False] * 2]
+        assert sorted(each.item for each in lossy.straight.dead_letters()) == ITEMS[2:6]
+        assert {each.failures for each in lossy.straight.dead_letters()} == {0}
 
 
 @on(*PYTHON, "http")
 def test_what_is_offered_once_more_is_told_once(lossy):
     with lossy.news.claims() as mine:
         mine.claim_many(ITEMS[:6])
-        mine.give_up(ITEMS[:6], "404")
-        assert lossy(lossy.news.retry_given_up, [*ITEMS[:2], "never"]) == 2
-        assert sorted(each.item for each in lossy.straight.given_up()) == ITEMS[2:6]
+        mine.reject(ITEMS[:6], "404")
+        assert lossy(lossy.news.retry_dead_letters, [*ITEMS[:2], "never"]) == 2
+        assert sorted(each.item for each in lossy.straight.dead_letters()) == ITEMS[2:6]
 
 
 def test_of_all_that_is_offered_nothing_stays(lossy, surface):
     """By the service it is not told how many these were; all are offered."""
     with lossy.news.claims() as mine:
         mine.claim_many(ITEMS[:6])
-        mine.give_up(ITEMS[:6], "404")
-        assert lossy(lossy.news.retry_given_up) == 6 or surface.is_service
-        assert lossy.straight.given_up() == []
+        mine.reject(ITEMS[:6], "404")
+        assert lossy(lossy.news.retry_dead_letters) == 6 or surface.is_service
+        assert lossy.straight.dead_letters() == []
         assert sorted(each.item for each in mine.reclaim()) == ITEMS[:6]

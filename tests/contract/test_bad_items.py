@@ -13,7 +13,7 @@ from urifilter_redis.sdk import calls
 BAD = {"http": None, **dict.fromkeys(PYTHON, math.nan)}
 WRITING = ("insert_many", "insert_ages", "unique", "forget", "remove")
 READING = ("contains_many", "ages")
-CLAIMING = ("claim_many", "claim_ages", "commit", "release", "give_up")
+CLAIMING = ("claim_many", "claim_ages", "commit", "release", "reject")
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def test_a_bad_item_changes_nothing_and_all_are_named(queue, bad):
 def test_a_bad_item_claims_and_ends_nothing(news, bad):
     with news.claims() as mine:
         mine.claim_many(["mine", "failed"])
-        mine.give_up(["failed"], "404")
+        mine.reject(["failed"], "404")
         for method in CLAIMING:
             with refused("bad_item", [0, 2]):
                 getattr(mine, method)([bad, "mine", bad, "fine"])
         with refused("bad_item", [1]):
-            news.retry_given_up(["failed", bad])
-        assert [each.item for each in news.in_hand()] == ["mine"]
-        assert [each.item for each in news.given_up()] == ["failed"]
+            news.retry_dead_letters(["failed", bad])
+        assert [each.item for each in news.in_flight()] == ["mine"]
+        assert [each.item for each in news.dead_letters()] == ["failed"]
         assert news.contains_many(["fine"]) == [False]
 
 
@@ -73,7 +73,7 @@ def test_a_payload_that_cannot_be_kept_is_named_as_its_item(news):
             mine.claim_many(["a", "b", "c"], payload=lambda item: "x" * 65_537 if item == "b" else 1)
         with refused("bad_item", [2]):
             mine.claim_many(["a", "b", "x" * 65_537])
-        assert news.in_hand() == []
+        assert news.in_flight() == []
         assert mine.claim_many(["a"], payload=lambda _: "x" * 65_536) == [True]
 
 
@@ -98,7 +98,7 @@ def test_what_json_cannot_carry(news):
 def test_one_item_is_no_list_of_items(news):
     """Or the filter would be full of letters."""
     with news.claims() as mine:
-        methods = [getattr(news, method) for method in (*WRITING, *READING, "retry_given_up")]
+        methods = [getattr(news, method) for method in (*WRITING, *READING, "retry_dead_letters")]
         methods += [getattr(mine, method) for method in (*CLAIMING, "claimed")]
         for method in methods:
             for one in ("abc", b"abc", bytearray(b"abc"), memoryview(b"abc")):
@@ -112,10 +112,10 @@ def test_limits_that_there_cannot_be(news):
     with news.claims() as mine:
         mine.claim_many(["a"])
         for limit in (0, -1, "1.5", True):
-            for method in (news.in_hand, news.given_up, mine.reclaim):
+            for method in (news.in_flight, news.dead_letters, mine.reclaim):
                 with refused(IMPOSSIBLE):
                     method(limit)
-        assert [each.item for each in news.in_hand()] == ["a"]
+        assert [each.item for each in news.in_flight()] == ["a"]
 
 
 @on(*PYTHON, "http", "cli")
@@ -129,5 +129,5 @@ def test_times_that_there_cannot_be(news):
         for delay in (-1, 604_801):
             with refused(IMPOSSIBLE):
                 mine.release(["a"], delay=delay)
-        assert [each.item for each in news.in_hand()] == ["a"]
+        assert [each.item for each in news.in_flight()] == ["a"]
         assert mine.release(["a"], delay=604_800) == [True]

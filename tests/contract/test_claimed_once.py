@@ -1,4 +1,4 @@
-"""A claimed item is in one holder's hands, until it is final, given back or given up."""
+"""A claimed item is one holder's, until it is final, given back or rejected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_holder_gets_it(news, other):
         assert theirs.claim("e") is False
 
 
-def test_while_it_is_in_hand_it_is_not_new(news, other):
+def test_while_it_is_in_flight_it_is_not_new(news, other):
     """To insert it is too late for everybody, its holder included, and to look it up finds it."""
     with news.claims() as mine:
         mine.claim_many(["a", "b"])
@@ -40,7 +40,7 @@ def test_while_it_is_in_hand_it_is_not_new(news, other):
 
 
 @on(*LIBRARY, *JSON)
-def test_the_age_of_an_item_in_hand(news):
+def test_the_age_of_an_item_in_flight(news):
     """It has one of its own; final it has that of any item."""
     with news.claims() as mine, news.claims() as theirs:
         assert mine.claim_ages(["a", "b", "a"]) == [0, 0, -1]
@@ -58,7 +58,7 @@ def test_a_commit_makes_final_whoever_has_it_and_counts_once(news, other):
         assert mine.commit(["a", "b", "never claimed"]) == [False, True, False]
         assert theirs.claim_many(["a", "b", "never claimed"]) == [False] * 3
         assert news.insert_many(["a", "b", "never claimed"]) == [False] * 3
-        assert news.in_hand() == []
+        assert news.in_flight() == []
 
 
 @on(*LIBRARY, "http", "cli")
@@ -82,7 +82,7 @@ def test_what_was_seen_is_not_claimed(news):
 @on("asyncio", "http", "cli")
 @pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
 def test_in_each_layout_and_retention(make, surface, settings):
-    """From hand to hand, and final or forgotten at last."""
+    """From one holder to the next, and final or forgotten at last."""
     news, other = make(**settings), surface.open()
     with news.claims() as mine, other.claims() as theirs:
         assert mine.claim_many(["a", "b", "c", "a"]) == [True, True, True, False]

@@ -82,7 +82,7 @@ def test_an_older_item_is_new_to_who_looks_at_newer_slices(make, surface):
     assert news.ages(["a", "b"]) == [1, 1]
 
 
-def test_what_is_in_hand_outlives_its_period(make, surface):
+def test_what_is_in_flight_outlives_its_period(make, surface):
     """Until it is final, and then it expires as any item."""
     news = make(**FIRST_SEEN["ring"])
     with news.claims() as mine:

@@ -1,4 +1,4 @@
-"""``info`` tells how much a filter has, and what is in hand."""
+"""``info`` tells how much a filter has, and what is in flight."""
 
 from __future__ import annotations
 
@@ -40,26 +40,28 @@ def test_more_than_it_was_made_for(make):
     assert figures(news, inserted=1000)["over_capacity"] is True
 
 
-def test_what_is_in_hand(news):
-    """Of living holders, of dead ones, and what waits; given-up items with them."""
+def test_what_is_in_flight(news):
+    """Of living holders, of dead ones, and what waits; and of rejected items."""
     with news.claims(lease=100) as mine:
         mine.claim_many(["a", "b", "c", "d"])
         mine.release(["b"])
         mine.release(["c"], delay=600)
-        mine.give_up(["d"], "404")
-        told = wait_until(lambda: news.figures()["claims"], "nothing is in hand")
+        mine.reject(["d"], "404")
+        told = wait_until(lambda: news.figures()["claims"], "nothing is in flight")
 
         def all_told():
             told = news.figures()["claims"]
-            return told if told and told["given_up"] else None
+            return told if told and told["rejected"] else None
 
-        told = wait_until(all_told, "nothing was given up")
-        assert {name: told[name] for name in ("in_hand", "lapsed", "delayed", "holders", "given_up", "notes")} == {
-            "in_hand": 1,
+        told = wait_until(all_told, "nothing was rejected")
+        assert {
+            name: told[name] for name in ("in_flight", "lapsed", "delayed", "holders", "rejected", "dead_letters")
+        } == {
+            "in_flight": 1,
             "lapsed": 1,
             "delayed": 1,
             "holders": 1,
-            "given_up": 1,
-            "notes": 1,
+            "rejected": 1,
+            "dead_letters": 1,
         }
         assert told["lease"] == 100

@@ -31,8 +31,8 @@ def test_a_forgotten_item_is_new_once_more(make, settings):
     assert news.unique(["b", "a", "b"]) == ["b"]
 
 
-def test_what_is_in_hand_is_not_forgotten_by_the_way(news):
-    """It is in hand as before, unless it is forgotten itself."""
+def test_what_is_in_flight_is_not_forgotten_by_the_way(news):
+    """It is in flight as before, unless it is forgotten itself."""
     with news.claims() as mine:
         mine.claim_many(["a", "b"])
         mine.commit(["a"])

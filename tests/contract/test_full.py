@@ -38,7 +38,7 @@ def test_a_full_filter_gives_nobody_a_claim_that_could_not_be_committed(full):
         for method in (mine.claim_many, mine.commit):
             with refused("filter_full"):
                 method(MORE)
-        assert full.in_hand() == []
+        assert full.in_flight() == []
         assert mine.claim_many(THERE) == [False] * 150
         assert full.contains_many(MORE) == [False] * 5
 
@@ -74,5 +74,5 @@ def test_a_full_server_claims_nothing_and_goes_on_later(news, crowded):
         mine.claim_many(["mine"])
         with crowded(), refused("server_full"):
             mine.claim_many(["mine", *MORE])
-        assert [each.item for each in news.in_hand()] == ["mine"]
+        assert [each.item for each in news.in_flight()] == ["mine"]
         assert mine.commit(["mine", *MORE]) == [True] * 6

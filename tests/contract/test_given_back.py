@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.in_hand import let_lapse
+from support.in_flight import let_lapse
 from support.surfaces import JSON, LIBRARY, PYTHON, on
 
 from urifilter_redis import Claim, Outstanding
@@ -31,7 +31,7 @@ def test_what_is_released_is_reclaimed_once(news, other):
         assert mine.release(["a"]) == [False]
         assert sorted(theirs.reclaim(), key=lambda each: each.item) == [Claim("a", "a"), Claim("b", "b")]
         assert theirs.reclaim() == []
-        assert items(news.in_hand()) == ["a", "b", "c"]
+        assert items(news.in_flight()) == ["a", "b", "c"]
 
 
 def test_only_its_holder_releases_it(news, other):

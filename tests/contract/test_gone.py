@@ -8,11 +8,11 @@ from support.surfaces import JSON, LIBRARY, on, refused
 def all_of(news, mine):
     """Return all methods, each as a call."""
     of_items = (news.insert_many, news.unique, news.contains_many, news.ages, news.forget)
-    of_holders = (mine.claim_many, mine.commit, mine.release, mine.give_up)
+    of_holders = (mine.claim_many, mine.commit, mine.release, mine.reject)
     calls = [lambda method=method: method(["a"]) for method in of_items]
     calls += [lambda method=method: method(["a"]) for method in of_holders[:3]]
-    calls.append(lambda: mine.give_up(["a"], "404"))
-    return [*calls, news.in_hand, news.given_up, news.retry_given_up]
+    calls.append(lambda: mine.reject(["a"], "404"))
+    return [*calls, news.in_flight, news.dead_letters, news.retry_dead_letters]
 
 
 def test_a_filter_that_there_never_was(surface, make):

@@ -47,7 +47,7 @@ def test_claims_stand_where_their_items_do(news):
     with news.claims() as mine, news.claims() as theirs:
         assert theirs.claim_many(MIXED[:10]) == [True] * 10
         assert mine.claim_many(MIXED) == [each and place >= 10 for place, each in enumerate(FIRST)]
-        assert mine.give_up([*MIXED[5:15], "never"], "404") == [*[False] * 5, *[True] * 5, False]
+        assert mine.reject([*MIXED[5:15], "never"], "404") == [*[False] * 5, *[True] * 5, False]
         assert mine.commit(["never", *MIXED[15:20]]) == [True] * 6
         assert mine.release([*MIXED[5:30], "never"]) == [*[False] * 15, *[True] * 10, False]
         assert {each.item for each in mine.reclaim()} == {*MIXED[20:30]}
@@ -78,7 +78,7 @@ def test_a_repeat_in_a_call_counts_once(news):
     with news.claims() as mine:
         assert mine.claim_many(["d", "e", "d", "f"]) == [True, True, False, True]
         assert mine.release(["e", "e"]) == [True, False]
-        assert mine.give_up(["f", "f"], "404") == [True, False]
+        assert mine.reject(["f", "f"], "404") == [True, False]
         assert mine.commit(["d", "d", "x", "x"]) == [True, False, True, False]
 
 
@@ -94,8 +94,8 @@ def test_a_repeat_is_removed_once(make):
 def test_no_items_have_no_answers(news):
     assert [news.insert_many([]), news.unique([]), news.contains_many([]), news.forget([])] == [[]] * 4
     with news.claims() as mine:
-        assert [mine.claim_many([]), mine.commit([]), mine.release([]), mine.give_up([])] == [[]] * 4
-    assert news.retry_given_up([]) == 0
+        assert [mine.claim_many([]), mine.commit([]), mine.release([]), mine.reject([])] == [[]] * 4
+    assert news.retry_dead_letters([]) == 0
 
 
 @on(*PYTHON)

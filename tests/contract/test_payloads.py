@@ -23,11 +23,11 @@ def test_each_payload_comes_back_with_its_item(news, other):
         assert mine.claim("none", payload=None) is True
         kept = KEPT | {"none given": "none given", "none": None}
         assert by_item(mine.claimed(kept)) == kept
-        assert by_item(news.in_hand()) == kept
+        assert by_item(news.in_flight()) == kept
         mine.release(kept)
         assert by_item(theirs.reclaim()) == kept
-        theirs.give_up(kept, "404")
-        assert by_item(other.given_up()) == kept
+        theirs.reject(kept, "404")
+        assert by_item(other.dead_letters()) == kept
 
 
 @on(*PYTHON, "http")
@@ -66,8 +66,8 @@ def test_bytes_that_the_library_claimed(news, surface):
         assert mine.release([text, odd[1], odd[0]], failed=True) == [True] * 3
         assert [each.failures for each in mine.reclaim()] == [1] * 3
         assert mine.commit(["never", odd[0]]) == [True, True]
-        assert mine.give_up([odd[1], text], "404") == [True, True]
-        assert news.retry_given_up([odd[0], odd[1]]) == 1
+        assert mine.reject([odd[1], text], "404") == [True, True]
+        assert news.retry_dead_letters([odd[0], odd[1]]) == 1
         assert [each.item for each in mine.reclaim()] == [odd[1]]
 
 

@@ -53,7 +53,7 @@ def test_what_is_claimed_and_committed_is_seen(news, other):
         assert mine.claim_many(ITEMS[:20]) == [True] * 20
         assert news.contains_many(ITEMS[:20]) == [True] * 20
         assert mine.commit(ITEMS[:10]) == [True] * 10
-        assert mine.give_up(ITEMS[10:20], "404") == [True] * 10
+        assert mine.reject(ITEMS[10:20], "404") == [True] * 10
     assert news.insert_many(ITEMS[:20]) == [False] * 20
 
 

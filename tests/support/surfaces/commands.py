@@ -10,7 +10,7 @@ from typing import Any
 
 from support import cli
 from support.surfaces.refused import of_class
-from urifilter_redis import Claim, GivenUp, InHand, Outstanding
+from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
 
 
 class Counted:
@@ -97,16 +97,16 @@ class OfCommands:
     def release(self, items: Iterable[str], *, delay: float = 0, failed: bool = False) -> Counted:
         return self.counted("release", "released", items, *_released(delay, failed=failed))
 
-    def in_hand(self, limit: int = 100) -> list[InHand]:
+    def in_flight(self, limit: int = 100) -> list[InFlight]:
         _, out, _ = self._invoke((0,), "claims", self._filter, "--limit", limit)
-        return [InHand(**each) for each in json.loads(out)]
+        return [InFlight(**each) for each in json.loads(out)]
 
-    def given_up(self, limit: int = 100) -> list[GivenUp]:
-        _, out, _ = self._invoke((0,), "given-up", self._filter, "--limit", limit)
-        return [GivenUp(**each) for each in json.loads(out)]
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        _, out, _ = self._invoke((0,), "dead-letters", self._filter, "--limit", limit)
+        return [DeadLetter(**each) for each in json.loads(out)]
 
-    def retry_given_up(self) -> int:
-        _, out, _ = self._invoke((0,), "given-up", self._filter, "--retry")
+    def retry_dead_letters(self) -> int:
+        _, out, _ = self._invoke((0,), "dead-letters", self._filter, "--retry")
         return json.loads(out)["offered"]
 
     def figures(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Holder:
     def claim_many(self, items: Iterable[str]) -> list[bool]:
         items = [*items]
         _, printed, told = self._news.run("claim", items, *self._about)
-        assert told["claimed"] == len(printed) == len(items) - told["in_hand"] - told["seen"]
+        assert told["claimed"] == len(printed) == len(items) - told["in_flight"] - told["seen"]
         return _marked(items, printed)
 
     def claim(self, item: str) -> bool:
@@ -142,8 +142,8 @@ class Holder:
     def commit(self, items: Iterable[str]) -> Counted:
         return self._news.commit(items)
 
-    def give_up(self, items: Iterable[str], reason: str = "") -> Counted:
-        return self._news.counted("commit", "given_up", items, *self._about, "--give-up", reason)
+    def reject(self, items: Iterable[str], reason: str = "") -> Counted:
+        return self._news.counted("commit", "rejected", items, *self._about, "--reject", reason)
 
     def release(self, items: Iterable[str], *, delay: float = 0, failed: bool = False) -> Counted:
         return self._news.counted("release", "released", items, *self._about, *_released(delay, failed=failed))

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.service import Answer, Raw, request
 from support.surfaces.refused import of_code
-from urifilter_redis import Claim, GivenUp, InHand, Outstanding
+from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
 from urifilter_redis.http_api import ERROR_CODES
 
 #: Attempts at one request; it is repeated under its key when its connection ends without an answer.
@@ -97,14 +97,14 @@ class OfHttp:
     def release(self, items: Iterable[Any], **more: Any) -> list[bool]:
         return self.post("release", **_with_bytes(items), **more)["was_there"]
 
-    def in_hand(self, limit: int = 100) -> list[InHand]:
-        return [_read(InHand, each) for each in self._listed("in_hand", limit)]
+    def in_flight(self, limit: int = 100) -> list[InFlight]:
+        return [_read(InFlight, each) for each in self._listed("in_flight", limit)]
 
-    def given_up(self, limit: int = 100) -> list[GivenUp]:
-        return [_read(GivenUp, each) for each in self._listed("given_up", limit)]
+    def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
+        return [_read(DeadLetter, each) for each in self._listed("dead_letters", limit)]
 
-    def retry_given_up(self, items: Iterable[Any] | None = None) -> int:
-        told = self.ask("POST", "/retry_given_up", {} if items is None else _with_bytes(items))
+    def retry_dead_letters(self, items: Iterable[Any] | None = None) -> int:
+        told = self.ask("POST", "/retry_dead_letters", {} if items is None else _with_bytes(items))
         assert told["total"] == len(told["was_there"])
         assert items is None or told["offered"] == sum(told["was_there"])
         return told["offered"]
@@ -172,7 +172,7 @@ class Holder:
     def commit(self, items: Iterable[Any]) -> list[bool]:
         return self._news.commit(items, **self._about)
 
-    def give_up(self, items: Iterable[Any], reason: str = "") -> list[bool]:
+    def reject(self, items: Iterable[Any], reason: str = "") -> list[bool]:
         return self._news.commit(items, reason=reason, **self._about)
 
     def release(self, items: Iterable[Any], *, delay: float = 0, failed: bool = False) -> list[bool]:
