@@ -62,6 +62,9 @@ def test_a_bad_item_of_a_later_request_is_named_by_its_place_in_the_call(news, b
             mine.claim_many(items)
         with refused("bad_item", [7, 9]):
             mine.commit(items)
+        with refused("bad_item", [5]):
+            mine.claim_many(items[:7], payload=lambda item: object() if item == "5" else item)
+        assert mine.held == []
     assert news.contains_many(items[:7]) == [False] * 7
 
 
@@ -121,12 +124,12 @@ def test_limits_that_there_cannot_be(news):
 @on(*PYTHON, "http", "cli")
 def test_times_that_there_cannot_be(news):
     """A lease is 5 s to an hour, a delay at most a week."""
-    for lease in (4.9, 3601):
+    for lease in (4.9, 3601, True):
         with refused(IMPOSSIBLE), news.claims(lease=lease) as mine:
             mine.claim_many(["a"])
     with news.claims(lease=5) as mine:
         assert mine.claim_many(["a"]) == [True]
-        for delay in (-1, 604_801):
+        for delay in (-1, 604_801, True):
             with refused(IMPOSSIBLE):
                 mine.release(["a"], delay=delay)
         assert [each.item for each in news.in_flight()] == ["a"]

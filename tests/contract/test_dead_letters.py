@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from support.surfaces import JSON, PYTHON, on
 
 from urifilter_redis import Claim
+
+FILTERS = {
+    "classic": {"layout": "classic"},
+    "counting": {"layout": "counting"},
+    "growing": {"retention": "growing", "capacity": 1000},
+    "ring": {"retention": "ring", "slices": 3, "period": "1d"},
+    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
+}
 
 
 def test_it_is_final(news, other):
@@ -91,3 +100,17 @@ def test_a_reason_may_be_left_out(news):
         mine.claim_many(["a"])
         assert mine.reject(["a"]) == [True]
         assert [each.reason for each in news.dead_letters()] == [""]
+
+
+@on("asyncio", "http")
+@pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
+def test_in_each_layout_and_retention(make, settings):
+    news = make(**settings)
+    with news.claims() as mine, news.claims() as theirs:
+        mine.claim_many(["a", "b"])
+        assert mine.reject(["b", "a"], "404") == [True, True]
+        assert news.insert_many(["a", "b"]) == [False, False]
+        assert news.retry_dead_letters(["b"]) == 1
+        assert theirs.reclaim() == [Claim("b", "b")]
+        assert theirs.commit(["b"]) == [True]
+        assert [each.item for each in news.dead_letters()] == ["a"]

@@ -140,11 +140,16 @@ def test_an_end_is_told_when_nobody_has_anything(news, other):
 
 
 @on(*LIBRARY, *JSON)
-def test_ones_own_items_are_not_outstanding(news):
+def test_only_what_others_have_is_outstanding(news):
+    """Whatever one has claimed and committed since the last look."""
     with news.claims() as mine, news.claims() as theirs:
-        mine.claim_many(["a", "b", "c"])
-        assert mine.outstanding() == Outstanding(0, None)
-        assert theirs.outstanding().others == 3
+        theirs.claim_many(["a", "b"])
+        mine.claim_many(["c", "d", "e"])
+        assert mine.outstanding().others == 2
+        mine.claim_many(["f", "g"])
+        assert mine.outstanding().others == 2
+        mine.commit(["c", "d", "e", "f", "g"])
+        assert mine.outstanding().others == 2
 
 
 def test_a_limit_takes_as_many_and_leaves_the_rest(news, other):
@@ -156,6 +161,23 @@ def test_a_limit_takes_as_many_and_leaves_the_rest(news, other):
         found = [*theirs.reclaim(7), *mine.reclaim(90), *theirs.reclaim(1)]
         assert len(found) == 98
         assert items(found + theirs.reclaim()) == sorted(many)
+
+
+@on(*PYTHON)
+def test_more_than_a_reclaim_brings_at_once(make):
+    """Of many shards; what is left is told meanwhile."""
+    news = make(shards=20)
+    many = [f"https://example.com/{number}" for number in range(300)]
+    with news.claims() as mine:
+        mine.claim_many(many)
+    with news.claims() as mine:
+        found = mine.reclaim(30)
+        assert len(found) == 30
+        assert mine.outstanding() == Outstanding(270, 0.0)
+        assert items(found + mine.reclaim(1000)) == sorted(many)
+        assert mine.outstanding() == Outstanding(0, None)
+        assert not mine.outstanding()
+        assert mine.commit(many) == [True] * 300
 
 
 @on(*PYTHON)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 from support.surfaces import ALL, JSON, LIBRARY, PYTHON, on
 
+from urifilter_redis import Claim
 from urifilter_redis.engine import batch
 from urifilter_redis.flows import items as item_flows
 from urifilter_redis.sdk import calls
@@ -107,4 +110,9 @@ def test_the_callers_own_objects_come_back_in_their_order(news):
         got = mine.unique(pages, key=lambda page: page["url"], payload=lambda page: page["depth"])
         assert got == [pages[0], pages[3]]
         assert {each.item: each.payload for each in mine.held} == {"d": 0, "e": 3}
-        assert mine.commit(pages[2:], key=lambda page: page["url"]) == [True, True]
+        url = operator.itemgetter("url")
+        assert mine.claimed([{"url": "e"}, {"url": "d"}], key=url) == [Claim("e", 3), Claim("d", 0)]
+        assert mine.release([{"url": "z"}, {"url": "e"}], key=url) == [False, True]
+        assert mine.reject([{"url": "e"}, {"url": "d"}], "404", key=url) == [False, True]
+        assert news.retry_dead_letters([{"url": "e"}, {"url": "d"}], key=url) == 1
+        assert mine.commit(pages[2:], key=url) == [True, True]

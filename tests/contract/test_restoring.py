@@ -41,8 +41,10 @@ def test_who_says_so_waits(make, surface, phase):
     make(shards=1)
     waits = (OfService if surface.is_service else Timeouts)(restoring=60)
     news = surface.open(timeouts=waits)
-    phase("restoring")
-    back = threading.Timer(0.2, phase, ["idle"])
-    back.start()
-    assert news.insert_many(["a"]) == [True]
-    back.join()
+    with news.claims() as mine:
+        for number, method in enumerate((news.insert_many, mine.claim_many)):
+            phase("restoring")
+            back = threading.Timer(0.2, phase, ["idle"])
+            back.start()
+            assert method([str(number)]) == [True]
+            back.join()

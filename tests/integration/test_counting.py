@@ -34,23 +34,6 @@ def test_remove(queue):
     assert (queue.inserted(), queue.info().fill) == (0, 0.0)
 
 
-def test_an_item_counts_once(queue):
-    """Inserted twice and removed once, it is gone: the second insert found it seen."""
-    queue.insert_many([1, 1, 1])
-    assert queue.remove([1]) == [True]
-    assert 1 not in queue
-
-
-def test_forgotten_items(queue):
-    """Forgotten is not removed: the item is new once more, and still in the counters once."""
-    queue.insert_many([1, 2])
-    assert queue.forget([1]) == [True]
-    assert queue.remove([1]) == [False]
-    assert queue.insert_ages([1, 1]) == [0, 1]
-    assert queue.remove([1, 1]) == [True, False]
-    assert queue.ages([1, 2]) == [0, 1]
-
-
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_retried_removal_removes_once(any_server, fault):
     """The reply is lost, or the command comes twice: another item with the same counters keeps them."""

@@ -52,19 +52,16 @@ def test_one_call(service, news, monkeypatch):
     assert FilterAPI("news", []) == {"filter_typeid": "news", "URI_list_unique": [], "total": 0, "unique": 0}
 
 
-def test_all_methods(api, news):
-    """They do what the library's do."""
+def test_what_the_service_knows(api, news):
+    """The service counts what it has answered."""
     before = counts(api.info("news"))
-    assert api.insert_ages("news", ["a", "b", "a"]) == [0, 0, 1]
-    assert api.unique("news", ["a", "c"]) == ["c"]
-    assert api.ages("news", ["a", "z"]) == [1, 0]
-    assert api.forget("news", ["a", "z"]) == [True, False]
-    assert news.ages(["a", "b", "c", "z"]) == [0, 1, 1, 0]
+    api.insert_many("news", ["a", "b", "a"])
+    api.unique("news", ["a", "c"])
     assert api.filters() == ["news"]
     info = wait_until(lambda: known(api, before), "what is known is never renewed")
     assert (info["filter"], info["info"]["capacity"]) == ("news", 100_000)
     assert info["info"]["inserted"] == 3
-    assert counts(info) - before == {"new": 4, "seen": 3}
+    assert counts(info) - before == {"new": 3, "seen": 2}
 
 
 def counts(info) -> collections.Counter[str]:
@@ -75,26 +72,6 @@ def known(api, before):
     """What is known of the filter, once it was found out after ``before``."""
     info = api.info("news")
     return info if info["info"]["inserted"] and counts(info) != before else None
-
-
-def test_layouts_and_ages(service, news, any_server):
-    """``remove`` where the layout allows; ``max_age`` where the retention does."""
-    with (
-        UriFilter.create("queue", redis=any_server.url, capacity=1000, layout="counting"),
-        FilterAPIClient(service.url) as api,
-    ):
-        api.insert_many("queue", ["a"])
-        assert api.remove("queue", ["a", "b"]) == [True, False]
-        assert api.ages("queue", ["a"]) == [0]
-        with pytest.raises(FilterAPIError, match="use forget") as refused:
-            api.remove("news", ["a"])
-        assert (refused.value.status, refused.value.error_code) == (409, "not_for_this_filter")
-    ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
-    with UriFilter.create("ring", redis=any_server.url, **ring) as made, FilterAPIClient(service.url) as api:
-        api.insert_many("ring", ["a"])
-        made.rotate()
-        assert api.ages("ring", ["a"]) == [2]
-        assert api.ages("ring", ["a"], max_age=1) == [0]
 
 
 @pytest.mark.slow
@@ -128,25 +105,6 @@ def test_both_clients_are_alike():
         assert (blocking.return_annotation == awaited.return_annotation) is (name != "claims"), name
 
 
-@pytest.mark.parametrize(
-    ("uris", "indices"),
-    [
-        (["a", b"b"], [1]),
-        (["a", "\ud83d", "\ud83d\ude00"], [2]),
-        (["a", float("nan"), float("inf")], [1, 2]),
-        ([{1: 2}, object()], [0, 1]),
-    ],
-)
-def test_items_that_json_cannot_carry(api, news, uris, indices):
-    """They are told with their indices, and nothing is sent."""
-    with pytest.raises(FilterAPIError) as refused:
-        api.unique("news", uris)
-    assert (refused.value.error_code, refused.value.status, refused.value.indices) == ("bad_item", None, indices)
-    assert news.inserted() == 0
-    with pytest.raises(TypeError, match="a list of items"):
-        api.insert_many("news", "https://example.com/")
-
-
 @pytest.mark.parametrize("url", ["localhost:8000", "redis://localhost", "http://", "http://[::1", ""])
 def test_addresses_that_are_none(url, monkeypatch):
     """They are told at once."""
@@ -165,13 +123,11 @@ def test_a_service_that_is_away():
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
-@pytest.mark.parametrize("method", ["unique", "filter"])
-def test_a_request_or_an_answer_is_lost(service, news, fault, method):
+def test_a_request_or_an_answer_is_lost(service, news, fault):
     """It is repeated under its key: all items are new, though the service had inserted them already."""
     uris = [f"https://example.com/{i}" for i in range(700)]
     with HttpProxy(int(service.url.rsplit(":", 1)[1]), first(fault, fault)) as proxy, FilterAPIClient(proxy.url) as api:
-        new = getattr(api, method)("news", uris)
-        assert (new if method == "unique" else new["URI_list_unique"]) == uris
+        assert api.filter("news", uris)["URI_list_unique"] == uris
         proxy.release()
         assert api.unique("news", [*uris, "z"]) == ["z"]
         assert proxy.counts[fault] == 2
@@ -501,15 +457,6 @@ def test_proxies_are_for_what_is_crawled(service, news, monkeypatch):
     """The environment's proxy is not asked."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert FilterAPI("news", ["a"], url=service.url)["unique"] == 1
-
-
-def test_waiting_for_a_restore():
-    """``Timeouts(restoring=)`` waits for a filter that is being brought back."""
-    busy = (503, {"Retry-After": "0"}, {"error_code": "restoring", "error": "wait"})
-    with Scripted(busy, busy, GOOD) as server:
-        patient = Timeouts(connect=1, reply=2, total=1, restoring=30)
-        with FilterAPIClient(server.url, timeouts=patient) as api:
-            assert api.insert_ages("news", ["a"]) == [0]
 
 
 def test_refused_after_it_may_have_run():
