@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from support.surfaces import ALL, JSON, LIBRARY, on
+import numpy as np
+from support.surfaces import ALL, JSON, LIBRARY, PYTHON, on
 
 
 def test_the_first_is_told_new_and_everybody_else_seen(news, other):
@@ -39,6 +40,26 @@ def test_each_json_value_is_an_item_of_its_own(news):
     assert news.insert_many([{"b": 1, "c": 2}, {"c": 2, "b": 1}]) == [True, False]
     new = [{"z": 1}, 2.5, "\udfff"]
     assert news.unique([*items, *new, *items]) == new
+
+
+@on(*PYTHON)
+def test_a_column_is_the_list_of_its_values(news):
+    """And a scalar of NumPy is the number that it holds, in an object, too."""
+    found = news.unique(np.array(["b", "c", "b"]))
+    assert (found, type(found[0])) == (["b", "c"], str)
+    assert news.insert_many(np.array([1, 2, 1])) == [True, True, False]
+    assert news.insert_many([0.5, {"n": [1, 0.25]}]) == [True, True]
+    assert news.contains_many([np.int64(1), np.float32(0.5), {"n": [np.uint8(1), np.float64(0.25)]}]) == [True] * 3
+
+
+@on(*PYTHON, "http")
+def test_answers_are_true_or_false_and_ages_are_numbers(news):
+    with news.claims() as mine:
+        bools = [news.insert_many(["a"]), news.contains_many(["a"]), news.forget(["a"]), mine.claim_many(["a", "b"])]
+        bools += [mine.release(["a", "x"]), mine.commit(["b"]), mine.reject(["x"], "404")]
+        ages = [news.insert_ages(["c", "b"]), news.ages(["c", "x"]), mine.claim_ages(["d", "b"])]
+    assert {type(each) for some in bools for each in some} == {bool}
+    assert {type(each) for some in ages for each in some} == {int}
 
 
 @on(*LIBRARY, "cli")

@@ -11,7 +11,7 @@ from support import cli
 from support.proxy import Fault, Proxy, first
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis import AsyncUriFilter, UriFilter, UriFilterError
+from urifilter_redis import UriFilter, UriFilterError
 from urifilter_redis.bloom.digest import classic_offsets
 
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-6, "layout": "counting"}
@@ -86,28 +86,11 @@ def test_threads_insert_and_remove(server):
 
 
 def test_what_counting_does_not_do(any_server):
-    """No retention but forever, no union; and other layouts do not remove."""
+    """No retention but forever, and no union."""
     with UriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
         UriFilter.create("other", redis=any_server.url, **queue.settings).close()
         with pytest.raises(UriFilterError, match="counting cannot be merged"):
             queue.union("other")
-    with (
-        UriFilter.create("news", redis=any_server.url, capacity=100) as news,
-        pytest.raises(ValueError, match="remove is for layout counting, and this filter is blocked: use forget"),
-    ):
-        news.remove(["a"])
-
-
-def test_asyncio(any_server):
-    """The same, awaited."""
-    import asyncio
-
-    async def work():
-        async with await AsyncUriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
-            await queue.insert_many(["a", "b"])
-            return await queue.remove(["a", "c"]), await queue.ages(["a", "b"])
-
-    assert asyncio.run(work()) == ([True, False], [0, 1])
 
 
 def test_command_line(any_server):

@@ -86,31 +86,6 @@ def test_iter_unique(news):
 
 
 @pytest.mark.parametrize(
-    "one", ["abc", b"abc", bytearray(b"abc"), memoryview(b"abc")], ids=lambda one: type(one).__name__
-)
-def test_one_item_for_many(any_server, one):
-    """One string, or bytes of any kind, for a list is refused by every method: its members are no items."""
-    with UriFilter.create("news", capacity=1000, redis=any_server.url) as news:
-        for method in (
-            news.insert_ages,
-            news.unique,
-            news.ages,
-            news.forget,
-            lambda x: [*news.iter_unique(x)],
-        ):
-            with pytest.raises(TypeError, match="list of items is wanted, not one item: .*abc"):
-                method(one)
-        assert news.inserted() == 0
-
-    async def stream():
-        async with await AsyncUriFilter.open("news", redis=any_server.url) as news:
-            return [item async for item in news.iter_unique(one)]
-
-    with pytest.raises(TypeError, match="list of items is wanted"):
-        asyncio.run(stream())
-
-
-@pytest.mark.parametrize(
     "retry", [7, "text", True, object(), ValueError("another")], ids=lambda each: type(each).__name__
 )
 def test_retry_of_something_else(any_server, retry):

@@ -23,20 +23,6 @@ def create(server, **settings) -> None:
     UriFilter.create("news", redis=server.url, **{"capacity": 200_000, "error_rate": 1e-8} | settings).close()
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.DELAY, Fault.DUPLICATE])
-def test_one_fault_is_not_seen(server, fault):
-    """One command lost, its reply lost, delivered late or twice: the answer is right at the first asking."""
-    create(server)
-    with Proxy(server.port, first(Fault.PASS, fault)) as proxy, UriFilter.open("news", redis=proxy.url) as news:
-        assert news.insert("a") is True
-        assert news.insert_ages(["b", "a", "b"]) == [0, 1, 1]
-        assert news.insert_ages(["c", "b"]) == [0, 1]
-        proxy.release()
-        assert news.ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
-        assert news.info().inserted == 3
-        assert proxy.counts[fault] == 1
-
-
 def test_a_late_duplicate_after_the_slots_next_call_is_refused(server):
     """A command that arrives after its own retry and after the slot's next call does nothing."""
     create(server)

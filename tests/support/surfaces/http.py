@@ -15,6 +15,15 @@ from support.surfaces.refused import of_code
 from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
 from urifilter_redis.http_api import ERROR_CODES
 
+#: The fields of each command's answer, beside the filter's name.
+_FIELDS = {
+    "insert": {"ages", "new", "total", "unique"},
+    "contains": {"ages", "total", "seen"},
+    "claim": {"ages", "claimed", "counts", "total", "unique"},
+    "commit": {"ages", "committed", "total", "unique"},
+    **{command: {"was_there", "total", "seen"} for command in ("forget", "remove", "release")},
+}
+
 #: Attempts at one request; it is repeated under its key when its connection ends without an answer.
 ATTEMPTS = 5
 
@@ -57,6 +66,7 @@ class OfHttp:
         """Send items, and check that the answer is for these and counts them right."""
         items = [*items]
         told = self.ask("POST", f"/{command}", {"items": items} | more)
+        assert {*told} == _FIELDS[command]
         answers = told.get("ages", told.get("was_there"))
         assert told["total"] == len(answers) == len(items)
         for field in {"new", "claimed", "committed"} & told.keys():
