@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from support.surfaces import JSON, LIBRARY, PYTHON, on
+from support.surfaces.filters import FILTERS, each
 
 from urifilter_redis import Claim
-
-PERIODS = {"slices": 3, "period": "1d"}
-FILTERS = {
-    "classic": {"layout": "classic"},
-    "counting": {"layout": "counting"},
-    "growing": {"retention": "growing", "capacity": 1000},
-    "ring": {"retention": "ring", **PERIODS},
-    "ring, written to all": {"retention": "ring", "write": "all", **PERIODS},
-    "ring, last seen": {"retention": "ring", "expire_after": "last-seen", **PERIODS},
-    "rolling": {"retention": "rolling", **PERIODS},
-    "twenty shards": {"shards": 20},
-}
 
 
 def test_one_holder_gets_it(news, other):
@@ -80,7 +68,7 @@ def test_what_was_seen_is_not_claimed(news):
 
 
 @on("asyncio", "http", "cli")
-@pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
+@each(FILTERS)
 def test_in_each_layout_and_retention(make, surface, settings):
     """From one holder to the next, and final or forgotten at last."""
     news, other = make(**settings), surface.open()

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from support.surfaces import JSON, PYTHON, on
+from support.surfaces.filters import FILTERS, each
 
 from urifilter_redis import Claim
-
-FILTERS = {
-    "classic": {"layout": "classic"},
-    "counting": {"layout": "counting"},
-    "growing": {"retention": "growing", "capacity": 1000},
-    "ring": {"retention": "ring", "slices": 3, "period": "1d"},
-    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
-}
 
 
 def test_it_is_final(news, other):
@@ -103,7 +95,7 @@ def test_a_reason_may_be_left_out(news):
 
 
 @on("asyncio", "http")
-@pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
+@each(FILTERS)
 def test_in_each_layout_and_retention(make, settings):
     news = make(**settings)
     with news.claims() as mine, news.claims() as theirs:

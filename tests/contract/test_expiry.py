@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.surfaces import IMPOSSIBLE, PYTHON, on, refused
+from support.surfaces.filters import TURNING, each
 
-PERIODS = {"slices": 3, "period": "1d"}
-FIRST_SEEN = {
-    "ring": {"retention": "ring", **PERIODS},
-    "ring, written to all": {"retention": "ring", "write": "all", **PERIODS},
-    "rolling": {"retention": "rolling", **PERIODS},
-}
-LAST_SEEN = {name: each | {"expire_after": "last-seen"} for name, each in FIRST_SEEN.items() if "write" not in each}
+RING, LAST_SEEN = TURNING["ring"], TURNING["ring, last seen"]
 OLD, NEW = [f"old {number}" for number in range(20)], [f"new {number}" for number in range(20)]
 
 
@@ -21,10 +16,9 @@ def _by_hand(monkeypatch):
     monkeypatch.setenv("URIFILTER_ROTATE", "never")
 
 
-@pytest.mark.parametrize("settings", FIRST_SEEN.values(), ids=FIRST_SEEN)
-def test_an_item_expires_its_window_after_it_was_first_seen(make, surface, settings):
+def test_an_item_expires_its_window_after_it_was_first_seen(make, surface):
     """However often it was seen meanwhile."""
-    news = make(**settings)
+    news = make(**RING)
     assert news.insert_many(OLD) == [True] * 20
     for turn in range(2):
         surface.made.rotate()
@@ -36,15 +30,30 @@ def test_an_item_expires_its_window_after_it_was_first_seen(make, surface, setti
     assert news.unique(OLD) == []
 
 
-@pytest.mark.parametrize("settings", LAST_SEEN.values(), ids=LAST_SEEN)
-def test_an_item_expires_its_window_after_it_was_last_seen(make, surface, settings):
-    news = make(**settings)
+def test_or_its_window_after_it_was_last_seen(make, surface):
+    """If the filter was made so."""
+    news = make(**LAST_SEEN)
     news.insert_many(OLD)
     for turn in range(5):
         assert news.insert_many(OLD[:10]) == [False] * 10
         assert news.contains_many(OLD[10:]) == [turn < 3] * 10
         surface.made.rotate()
     assert news.unique(OLD) == OLD[10:]
+
+
+@on("asyncio", "http")
+@each(TURNING)
+def test_in_each_retention_that_turns(make, surface, settings):
+    """Nothing expires early, whatever was forgotten meanwhile."""
+    news = make(**settings)
+    news.insert_many([*OLD, "forgotten"])
+    assert news.forget(["forgotten"]) == [True]
+    for turn in range(3):
+        assert news.contains_many(OLD) == [True] * 20
+        assert news.insert_many([*OLD[:10], f"turn {turn}"]) == [*[False] * 10, True]
+        surface.made.rotate()
+    assert news.contains_many(["turn 1", "turn 2", "forgotten"]) == [True, True, False]
+    assert news.unique(OLD) == (OLD[10:] if "expire_after" in settings else OLD)
 
 
 def test_items_that_never_expire(make):
@@ -58,7 +67,7 @@ def test_items_that_never_expire(make):
 
 def test_ages_count_slices_from_the_newest(make, surface):
     """And ``max_age`` looks at the newest of them alone."""
-    news = make(**FIRST_SEEN["ring"])
+    news = make(**RING)
     for item in ("a", "b", "c"):
         surface.made.rotate()
         news.insert_many([item])
@@ -73,7 +82,7 @@ def test_ages_count_slices_from_the_newest(make, surface):
 @on(*PYTHON, "http")
 def test_an_older_item_is_new_to_who_looks_at_newer_slices(make, surface):
     """It is inserted anew, and its age begins anew."""
-    news = make(**FIRST_SEEN["ring"])
+    news = make(**RING)
     news.insert_many(["a", "b"])
     surface.made.rotate()
     assert news.insert_ages(["a", "b"]) == [2, 2]
@@ -84,7 +93,7 @@ def test_an_older_item_is_new_to_who_looks_at_newer_slices(make, surface):
 
 def test_what_is_in_flight_outlives_its_period(make, surface):
     """Until it is final, and then it expires as any item."""
-    news = make(**FIRST_SEEN["ring"])
+    news = make(**RING)
     with news.claims() as mine:
         mine.claim_many(["a", "b"])
         for _ in range(4):

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from support.servers import wait_until
 from support.surfaces import ALL, IMPOSSIBLE, PYTHON, on, refused
-
-FILTERS = {
-    "blocked": {},
-    "classic": {"layout": "classic"},
-    "counting": {"layout": "counting"},
-    "growing": {"retention": "growing", "capacity": 1000},
-    "ring": {"retention": "ring", "slices": 3, "period": "1d"},
-    "ring, written to all": {"retention": "ring", "write": "all", "slices": 3, "period": "1d"},
-    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
-}
+from support.surfaces.filters import FILTERS, each
 
 
-@pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
+@each(FILTERS)
 @on("blocking", "sdk", "http", "cli")
 def test_a_forgotten_item_is_new_once_more(make, settings):
     """Once: it is seen again from then on, and others stay seen."""

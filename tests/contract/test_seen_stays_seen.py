@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-from support.surfaces import on
+from support.surfaces import on, refused
+from support.surfaces.filters import FILTERS, each
 
-PERIODS = {"slices": 3, "period": "1d"}
-FILTERS = {
-    "blocked": {},
-    "classic": {"layout": "classic"},
-    "counting": {"layout": "counting"},
-    "one shard": {"shards": 1},
-    "growing": {"retention": "growing", "capacity": 50},
-    "ring": {"retention": "ring", **PERIODS},
-    "ring, written to all": {"retention": "ring", "write": "all", **PERIODS},
-    "ring, last seen": {"retention": "ring", "expire_after": "last-seen", **PERIODS},
-    "rolling": {"retention": "rolling", **PERIODS},
-}
 ITEMS = [f"https://example.com/{number}" for number in range(200)]
 
 
@@ -34,7 +22,7 @@ def test_all_that_was_inserted_is_seen(news, other):
 
 
 @on("asyncio", "http", "cli")
-@pytest.mark.parametrize("settings", FILTERS.values(), ids=FILTERS)
+@each(FILTERS)
 def test_in_each_layout_and_retention(make, surface, settings):
     """Whichever slices it has, and after they have turned."""
     news = make(**settings)
@@ -67,8 +55,6 @@ def test_after_the_server_has_lost_its_scripts(news, surface):
 
 def test_a_bitmap_that_is_gone_makes_nothing_new(make, surface):
     """An error is told, and never that something is new."""
-    from support.surfaces import refused
-
     news = make(shards=1)
     inserted_in_parts(news)
     with surface.server.client() as admin:
