@@ -153,6 +153,26 @@ def test_checkpoint_and_restore(tab, make, archive, redis, secrets):
     assert f"POST /v1/filters/{news.name}/restore" in tab.requests
 
 
+def test_acknowledge(tab, make, archive, redis, secrets):
+    """What a restore that nobody asked for may have lost stands on the page until an admin knows of it."""
+    news = make(archive=archive)
+    news.insert_many(range(100))
+    news.checkpoint()
+    with redis.client() as admin:
+        admin.flushall()
+    with UriFilter.open(news.name, redis=redis.url, archive=archive) as again:
+        assert again.info().loss is not None
+        page = sign_in(tab, secrets["boss"])
+        visit(page, news.name)
+        expect(page.locator("#filter-problems")).to_contain_text("urifilter acknowledge")
+        act(page, "Acknowledge")
+        expect(page.get_by_role("dialog")).to_contain_text("What came after the checkpoint may be new once more.")
+        agree(page, "Acknowledge")
+        expect(outcome(page)).to_have_text(f"{news.name}: acknowledged")
+        expect(page.locator("#actions").get_by_role("button", name="Acknowledge")).to_be_hidden()
+        assert again.info().loss is None
+
+
 def test_unite(tab, make, secrets):
     """The items of several other filters are inserted."""
     news, one, other = make(), make("one"), make("other")

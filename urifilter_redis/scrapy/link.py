@@ -256,10 +256,10 @@ class Link:
         await self._call(self._drop, 0)
 
     async def close(self) -> None:
-        """Give back what is in flight, and close the filter."""
+        """Give back what is in flight, and close the filter, which ends the beats, too."""
         if self._watch is not None:
             self._watch.cancel()
-        for each in (self._mine, self._filter):
+        for each in (None if self._gone else self._mine, self._filter):  # to give back would wait as long once more
             if each is not None:
                 await each.close()
 
