@@ -42,26 +42,17 @@ def test_more_than_it_was_made_for(make):
 
 def test_what_is_in_flight(news):
     """Of living holders, of dead ones, and what waits; and of rejected items."""
-    with news.claims(lease=100) as mine:
+    with news.claims(lease=3600) as mine:
         mine.claim_many(["a", "b", "c", "d"])
         mine.release(["b"])
         mine.release(["c"], delay=600)
         mine.reject(["d"], "404")
-        told = wait_until(lambda: news.figures()["claims"], "nothing is in flight")
 
-        def all_told():
+        def of_claims():
             told = news.figures()["claims"]
             return told if told and told["rejected"] else None
 
-        told = wait_until(all_told, "nothing was rejected")
-        assert {
-            name: told[name] for name in ("in_flight", "lapsed", "delayed", "holders", "rejected", "dead_letters")
-        } == {
-            "in_flight": 1,
-            "lapsed": 1,
-            "delayed": 1,
-            "holders": 1,
-            "rejected": 1,
-            "dead_letters": 1,
-        }
-        assert told["lease"] == 100
+        told = wait_until(of_claims, "nothing was rejected")
+        each = ("in_flight", "lapsed", "delayed", "holders", "rejected", "dead_letters")
+        assert {name: told[name] for name in each} == dict.fromkeys(each, 1)
+        assert told["lease"] == 3600

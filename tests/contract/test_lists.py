@@ -9,7 +9,7 @@ from support.surfaces import PYTHON, on
 
 def test_what_is_in_flight(news, other):
     """With its holder, what it has been through, and what is left of its lease."""
-    with news.claims(lease=60) as mine, other.claims(lease=5) as theirs:
+    with news.claims(lease=3600) as mine, other.claims(lease=300) as theirs:
         mine.claim_many(["a", "b", "c"])
         mine.release(["a", "c"], failed=True)
         assert theirs.claim_many(["a"]) == [True]
@@ -17,7 +17,7 @@ def test_what_is_in_flight(news, other):
         assert sorted(found) == ["a", "b"]
         assert (found["a"].payload, found["a"].failures, found["a"].lapses) == ("a", 1, 0)
         assert (found["b"].payload, found["b"].failures, found["b"].lapses) == ("b", 0, 0)
-        assert 0 < found["a"].lease <= 5.2 < found["b"].lease <= 60.2
+        assert 0 < found["a"].lease <= 301 < found["b"].lease <= 3601
         assert len({each.holder for each in found.values()}) == 2
         assert all(len(bytes.fromhex(each.holder)) == 8 for each in found.values())
 
