@@ -62,7 +62,8 @@ def test_payloads_and_counts_stand_where_their_items_do(news):
     """Of some items of a claim, and of all of another."""
     with news.claims() as mine, news.claims() as theirs:
         theirs.claim_many(["5", "9", "20"])
-        theirs.release(["9", "20"], failed=True)
+        theirs.release(["5", "9", "20"], failed=True)
+        theirs.claim_many(["5"])
         items = [str(number) for number in range(25)]
         assert mine.claim_ages(items, payload=lambda item: [item]) == [*[0] * 5, -1, *[0] * 19]
         failed = {"9": 1, "20": 1}
