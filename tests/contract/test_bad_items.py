@@ -10,8 +10,6 @@ from support.surfaces import IMPOSSIBLE, LIBRARY, PYTHON, on, refused
 
 from urifilter_redis.sdk import calls
 
-#: By surface an item that is none, in the form in which it is refused.
-BAD = {"http": None, **dict.fromkeys(PYTHON, math.nan)}
 WRITING = ("insert_many", "insert_ages", "unique", "forget", "remove")
 READING = ("contains_many", "ages")
 CLAIMING = ("claim_many", "claim_ages", "commit", "release", "reject")
@@ -19,7 +17,8 @@ CLAIMING = ("claim_many", "claim_ages", "commit", "release", "reject")
 
 @pytest.fixture
 def bad(surface):
-    return BAD[surface.name]
+    """Two items that are none; JSON has one kind of them."""
+    return [None, None if surface.name == "http" else math.nan]
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_a_bad_item_changes_nothing_and_all_are_named(queue, bad):
     for method in (*WRITING, *READING):
         if hasattr(queue, method):
             with refused("bad_item", [1, 3]):
-                getattr(queue, method)(["there", bad, "fine", bad])
+                getattr(queue, method)(["there", bad[0], "fine", bad[1]])
     assert queue.ages(["there", "fine"]) == [1, 0]
 
 
@@ -44,9 +43,9 @@ def test_a_bad_item_claims_and_ends_nothing(news, bad):
         mine.reject(["failed"], "404")
         for method in CLAIMING:
             with refused("bad_item", [0, 2]):
-                getattr(mine, method)([bad, "mine", bad, "fine"])
+                getattr(mine, method)([bad[0], "mine", bad[1], "fine"])
         with refused("bad_item", [1]):
-            news.retry_dead_letters(["failed", bad])
+            news.retry_dead_letters(["failed", bad[0]])
         assert [each.item for each in news.in_flight()] == ["mine"]
         assert [each.item for each in news.dead_letters()] == ["failed"]
         assert news.contains_many(["fine"]) == [False]
@@ -55,7 +54,7 @@ def test_a_bad_item_claims_and_ends_nothing(news, bad):
 @on(*PYTHON)
 def test_a_bad_item_of_a_later_request_is_named_by_its_place_in_the_call(news, bad, monkeypatch):
     monkeypatch.setattr(calls, "ITEMS_A_REQUEST", 3)
-    items = [*map(str, range(7)), bad, "8", bad]
+    items = [*map(str, range(7)), bad[1], "8", bad[0]]
     with refused("bad_item", [7, 9]):
         news.insert_many(items)
     with news.claims() as mine:
@@ -86,6 +85,11 @@ def test_what_no_surface_but_the_library_could_send(news):
     for bad in (object(), {1: 2}, {"a": math.inf}, [{"b": object()}]):
         with refused("bad_item", [1]):
             news.insert_many(["a", bad])
+        with refused("bad_item", [0]):
+            news.insert_many(["a"], key=lambda _, bad=bad: bad)
+    for method in (news.insert, news.contains):
+        with refused("bad_item", [0]):
+            method(None)
     assert news.contains_many(["a"]) == [False]
 
 

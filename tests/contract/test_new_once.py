@@ -34,7 +34,24 @@ def test_one_item_alone(news):
 @on(*LIBRARY, *JSON)
 def test_each_json_value_is_an_item_of_its_own(news):
     """A number is not its text, true is not 1, and an object is the same however its fields are ordered."""
-    items = ["", "a", "1", 1, 1.5, True, False, [], [None], {}, {"a": [1, None]}, "\ud800", "é", "x" * 60_000]
+    items = [
+        "",
+        "a",
+        "1",
+        1,
+        1.5,
+        True,
+        False,
+        [],
+        [None],
+        {},
+        {"a": None},
+        "None",
+        "null",
+        "\ud800",
+        "é",
+        "x" * 60_000,
+    ]
     assert news.insert_many(items) == [True] * len(items)
     assert news.insert_many(items) == [False] * len(items)
     assert news.insert_many([{"b": 1, "c": 2}, {"c": 2, "b": 1}]) == [True, False]

@@ -17,23 +17,6 @@ from urifilter_redis.bloom.digest import classic_offsets
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-6, "layout": "counting"}
 
 
-@pytest.fixture(params=[1, 3])
-def queue(request, server):
-    with UriFilter.create("queue", redis=server.url, shards=request.param, **SETTINGS) as made:
-        yield made
-
-
-def test_remove(queue):
-    """What is removed is new again, what was not there is not removed, and others stay."""
-    queue.insert_many(range(1000))
-    assert queue.remove([1, 1, 5000]) == [True, False, False]
-    assert queue.ages([0, 1, 2]) == [1, 0, 1]
-    assert queue.insert_ages([1, 2]) == [0, 1]
-    assert queue.remove(range(1000)) == [True] * 1000
-    assert queue.ages(range(1000)) == [0] * 1000
-    assert (queue.inserted(), queue.info().fill) == (0, 0.0)
-
-
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
 def test_a_retried_removal_removes_once(any_server, fault):
     """The reply is lost, or the command comes twice: another item with the same counters keeps them."""
