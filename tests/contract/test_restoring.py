@@ -42,7 +42,9 @@ def test_who_says_so_waits(make, surface, phase):
     waits = (OfService if surface.is_service else Timeouts)(restoring=60)
     news = surface.open(timeouts=waits)
     with news.claims() as mine:
-        for number, method in enumerate((news.insert_many, mine.claim_many)):
+        # The service tells the SDK to wait for a second.
+        methods = (news.insert_many,) if surface.is_service else (news.insert_many, mine.claim_many)
+        for number, method in enumerate(methods):
             phase("restoring")
             back = threading.Timer(0.2, phase, ["idle"])
             back.start()
