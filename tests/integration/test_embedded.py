@@ -220,7 +220,7 @@ def test_folder_away(data):
             os.kill(pid, signal.SIGKILL)
         data.rename(data.with_name("away"))
 
-    with make(timeouts=Timeouts(total=0.1)) as news:
+    with make(timeouts=Timeouts(total=1)) as news:
         assert news.insert("a") is True
         away()
         with pytest.raises(ServerUnavailable, match=r"No such file.*supervisor\.lock"):
@@ -228,7 +228,7 @@ def test_folder_away(data):
         data.with_name("away").rename(data)
 
     async def awaited() -> None:
-        settings = {"capacity": 1000, "error_rate": 1e-8, "timeouts": Timeouts(total=0.1)}
+        settings = {"capacity": 1000, "error_rate": 1e-8, "timeouts": Timeouts(total=1)}
         async with await AsyncUriFilter.create("x", **settings) as news:
             assert await news.insert("a") is False
             away()

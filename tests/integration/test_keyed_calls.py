@@ -226,7 +226,7 @@ def test_a_named_call_whose_answers_are_lost(clients, any_server):
     news = clients.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8)
     news.insert("c")  # the server has the script from now on
     with Proxy(any_server.port) as proxy:
-        bad = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=0.3, reply=0.3, total=0.6))
+        bad = clients.open("news", redis=proxy.url, timeouts=Timeouts(connect=10, reply=10, total=0.6))
         proxy.plan = first(*[Fault.CUT_AFTER] * 50)
         with pytest.raises(AnswerLost) as lost:
             bad.insert_many(["a", "b"], call_key="monday/7")

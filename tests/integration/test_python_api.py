@@ -21,7 +21,7 @@ from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
-QUICK = Timeouts(connect=0.3, reply=0.3, total=0.6)
+QUICK = Timeouts(connect=10, reply=10, total=0.6)
 
 
 class Held:

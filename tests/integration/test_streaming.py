@@ -14,8 +14,8 @@ from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.protocol.claims import Holding, new_holder
 from urifilter_redis.streaming import UNDER_WAY, Stream, StreamedFilter
 
-QUICK = Timeouts(connect=0.3, reply=0.3, total=0.6)
-BRIEF = Timeouts(connect=0.3, reply=0.3, total=0.1)
+QUICK = Timeouts(connect=10, reply=10, total=0.6)
+BRIEF = Timeouts(connect=10, reply=10, total=0.1)
 
 
 @pytest.fixture
