@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -165,6 +166,12 @@ def folder(tmp_path):
 def archive(request):
     """The address of an archive in each kind of home, empty."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def clean_server(_shared):
+    """Return a server that tests share, empty: ``clean_server(kind)``."""
+    return functools.partial(_clean, _shared)
 
 
 @pytest.fixture(scope="session")

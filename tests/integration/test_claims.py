@@ -1,4 +1,4 @@
-"""Claims by both clients: what each method answers, over all layouts and retentions, and what another holder sees."""
+"""Claims by both clients: looks and pauses, the near cache, forks, closing, and calls that fail half-way."""
 
 from __future__ import annotations
 
@@ -19,31 +19,16 @@ from support.proxy import Fault, Proxy, first
 from urifilter_redis import (
     AnswerLost,
     AsyncUriFilter,
-    BadItem,
     Claim,
-    FilterFull,
     Outstanding,
     Timeouts,
     UriFilter,
 )
-from urifilter_redis.bloom import retention
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.flows import reclaim
-from urifilter_redis.protocol.claims import IN_FLIGHT
 from urifilter_redis.protocol.outcomes import Unanswered
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
-SETTINGS = {
-    "forever": {},
-    "classic": {"layout": "classic"},
-    "counting": {"layout": "counting"},
-    "growing": {"retention": "growing", "capacity": 1000},
-    "ring": {"retention": "ring", "slices": 3, "period": "1d"},
-    "all": {"retention": "ring", "slices": 3, "period": "1d", "write": "all"},
-    "last-seen": {"retention": "ring", "slices": 3, "period": "1d", "expire_after": "last-seen"},
-    "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
-    "sharded": {"shards": 20},
-}
 
 
 @pytest.fixture
@@ -55,168 +40,6 @@ def news(clients, any_server):
 def other(clients, news, any_server):
     """Another client of the filter."""
     return clients.open("news", redis=any_server.url)
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_the_life_of_an_item(clients, server, settings):
-    """Claimed once, committed once, released and reclaimed with its failures; every other method agrees meanwhile."""
-    news = clients.create("news", redis=server.url, **PRECISE | settings)
-    other = clients.open("news", redis=server.url)
-    with news.claims() as mine, other.claims() as theirs:
-        assert mine.claim_many(["a", "b", "a"]) == [True, True, False]
-        assert mine.claim_ages(["a", "c"]) == [-1, 0]
-        assert theirs.claim_many(["a", "b", "c", "d"]) == [False, False, False, True]
-        assert other.insert_many(["a", "e"]) == [False, True]
-        assert other.insert_ages(["a"]) == [-1]
-        assert other.contains("a") is True
-        assert other.ages(["a", "f"]) == [-1, 0]
-        assert mine.commit(["a", "a"]) == [True, False]
-        assert theirs.commit(["a", "b", "f"]) == [False, True, True]  # b is in other hands, f in nobody's
-        assert mine.claim_many(["a", "b", "e", "f"]) == [False] * 4
-        assert mine.release(["c", "a", "d"], failed=True) == [True, False, False]
-        assert theirs.reclaim(10) == [Claim("c", "c", failures=1, lapses=0)]
-        assert mine.release(["c"]) == [False]
-        assert sorted(claim.item for claim in theirs.held) == ["c", "d"]
-        assert theirs.commit(["c", "d"]) == [True, True]
-        assert theirs.held == []
-        assert [claim.item for claim in mine.held] == ["b"]  # until a beat, or a call about it, tells
-        assert mine.release(["b"]) == [False]
-        assert mine.held == []
-    assert other.insert_many(list("abcdef")) == [False] * 6
-    assert news.forget(["a", "b"]) == [True, True]
-    with news.claims() as mine:
-        assert mine.unique(["a", "b", "c"]) == ["a", "b"]
-        assert mine.commit(["a", "b"]) == [True, True]
-
-
-def test_what_a_claimed_item_has_been_through(news, other):
-    """Failures stay with an item until its commit, whoever claims it."""
-    with news.claims() as mine, other.claims() as theirs:
-        assert mine.claim_many(["a", "b"]) == [True, True]
-        assert mine.release(["a"], failed=True) == [True]
-        assert theirs.claim_many(["c", "a", "b"]) == [True, True, False]
-        assert theirs.claimed(["c", "a", "b", "never"]) == [Claim("c", "c"), Claim("a", "a", failures=1)]
-        assert theirs.claimed([["a"]], key=lambda each: each[0]) == [Claim("a", "a", failures=1)]
-        assert Claim("a", "a", failures=1) in theirs.held
-        theirs.release(["a"], failed=True)
-        assert mine.claim("a", payload=None) is True
-        assert mine.claimed(["a"]) == [Claim("a", None, failures=2)]
-        mine.commit(["a"])
-        assert mine.claimed(["a"]) == []
-        news.forget(["a"])
-        assert mine.claim("a") is True
-        assert mine.claimed(["a"]) == [Claim("a", "a")]
-    with pytest.raises(TypeError, match="a list of items is wanted"):
-        mine.claimed("a")
-
-
-def test_what_somebody_has_in_flight(clients, any_server):
-    """Listed with its holder, counts, and what is left of the lease; what was released is not there."""
-    news = clients.create("news", redis=any_server.url, **PRECISE, shards=3)
-    with news.claims() as mine, news.claims(lease=5) as theirs:
-        mine.claim_many(["a", "b"], payload=lambda _: "x" * 2000)
-        mine.release(["a"], failed=True)
-        assert theirs.claim("a") is True
-        mine.claim_many(map(str, range(20)))
-        mine.release(["19"])
-        found = {each.item: each for each in news.in_flight()}
-        assert set(found) == {"a", "b", *map(str, range(19))}
-        assert (found["a"].holder, found["a"].payload, found["a"].failures) == (theirs.holder, "a", 1)
-        assert (found["b"].holder, found["b"].payload, found["b"].lapses) == (mine.holder, "x" * 2000, 0)
-        assert found["a"].lease <= 5 < found["b"].lease <= 60
-        assert len(news.in_flight(limit=7)) == 7
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_giving_up(clients, server, settings):
-    """It is final, listed with its counts, and offered once more when somebody wants that."""
-    news = clients.create("news", redis=server.url, **PRECISE | settings)
-    other = clients.open("news", redis=server.url)
-    with news.claims() as mine, other.claims() as theirs:
-        assert mine.claim("a", payload={"depth": 2}) is True
-        assert mine.claim_many(["b", "c"]) == [True, True]
-        mine.release(["b"], failed=True)
-        assert mine.claim("b") is True
-        assert theirs.reject(["a", "never"]) == [False, False]
-        assert mine.reject([["b"], ["a"], ["b"]], "ü" * 150, key=lambda each: each[0]) == [True, True, False]
-        assert [each.item for each in mine.held] == ["c"]
-        assert theirs.claim_many(["a", "b"]) == [False, False]
-        assert other.contains_many(["a", "b"]) == [True, True]
-        found = {each.item: each for each in other.dead_letters()}
-        assert [(each.payload, each.failures, each.lapses) for each in map(found.get, "ab")] == [
-            ({"depth": 2}, 0, 0),
-            ("b", 1, 0),
-        ]
-        assert {each.reason for each in found.values()} == {"ü" * 100}
-        assert len(other.dead_letters(limit=1)) == 1
-        assert other.info().claims.rejected == 2
-        assert other.retry_dead_letters(["a", "c", "never"]) == 1
-        assert theirs.reclaim() == [Claim("a", {"depth": 2})]
-        assert [each.item for each in news.dead_letters()] == ["b"]
-        assert theirs.commit(["a"]) == [True]
-        assert news.retry_dead_letters() == 1
-        assert theirs.claim("b") is True
-        assert theirs.claimed(["b"]) == [Claim("b", "b")]
-        assert theirs.reject(["b"]) == [True]
-        news.forget(["b"])
-        assert news.dead_letters() == []
-    for wrong in (0, True, "1"):
-        with pytest.raises(ValueError, match="limit is a number of items"):
-            news.dead_letters(wrong)
-
-
-def test_leaving_gives_back(news, other):
-    """What is left is offered to others at once."""
-    with news.claims() as mine:
-        assert mine.claim_many(["a", "b"]) == [True, True]
-        mine.commit(["a"])
-    with other.claims() as theirs:
-        assert theirs.outstanding() == Outstanding(1, 0.0)
-        assert theirs.reclaim() == [Claim("b", "b")]
-
-
-def test_leaving_by_an_exception_gives_back_later(clients, clocked):
-    """After an exception what is left is offered after a lease, because the next one may fail on it, too."""
-    server, clock = clocked
-    news = clients.create("news", redis=server.url, **PRECISE)
-
-    def crawl() -> None:
-        with news.claims(lease=5) as mine:
-            mine.claim("a")
-            raise RuntimeError("the crawler fails")
-
-    with pytest.raises(RuntimeError, match="the crawler fails"):
-        crawl()
-    with news.claims(lease=5) as theirs:
-        assert theirs.reclaim() == []
-        left = theirs.outstanding()
-        assert left.others == 1
-        assert 0 < left.due <= 5.2
-    clock.ahead(6)
-    with news.claims(lease=5) as theirs:
-        assert theirs.reclaim() == [Claim("a", "a")]
-
-
-def test_what_a_dead_holder_had(clients, clocked):
-    """After its lease it is anybody's: by reclaim, claim, insert; and commit still makes it final, once."""
-    server, clock = clocked
-    news = clients.create("news", redis=server.url, **PRECISE)
-    dead = news.claims(lease=5, beats=False)
-    assert dead.claim_many(["a", "b", "c", "d"]) == [True] * 4
-    with news.claims(lease=60) as mine:
-        assert mine.reclaim() == []
-        clock.ahead(6)
-    with news.claims(lease=60) as mine:
-        assert news.contains_many(["a", "b"]) == [False, False]
-        assert news.insert("a") is True
-        assert mine.claim("b") is True
-        assert sorted(mine.reclaim(), key=lambda claim: claim.item) == [
-            Claim("c", "c", lapses=1),
-            Claim("d", "d", lapses=1),
-        ]
-        assert dead.commit(["a", "b", "c"]) == [False, True, True]
-        assert mine.commit(["b", "c", "d"]) == [False, False, True]
-        assert mine.reclaim() == []
 
 
 @pytest.mark.parametrize("lives", ["alone", "beside long delays"])
@@ -242,82 +65,8 @@ def test_a_clock_that_was_set_back(clients, clocked, lives):
         assert {claim.item for claim in mine.reclaim()} == {"a", "b"}
 
 
-def test_items_and_payloads_of_each_kind(news, other):
-    """Strings, bytes and other JSON values come back as they were; a surrogate and a long item, too."""
-    items = ["a", b"\x00\xff", {"b": [1, None]}, 7, True, "\ud800", "x" * 65_536]
-    with news.claims() as mine:
-        assert mine.claim_many(items) == [True] * 7
-        assert mine.claim("with", payload={"depth": 2}) is True
-        assert mine.claim("bytes", payload=b"\x00" * 65_536) is True
-        held = mine.held
-        mine.close()
-    with other.claims() as theirs:
-        found = theirs.reclaim()
-        assert len(found) == len(held) == 9
-        assert all(claim in found for claim in held)
-        assert [claim.payload for claim in found if claim.item == "with"] == [{"depth": 2}]
-        assert next(type(claim.item) for claim in found if claim.item is True) is bool
-        assert theirs.commit([claim.item for claim in found]) == [True] * 9
-
-
-def test_a_payload_of_none(news, other):
-    """It is kept as None; an item without a payload is its own."""
-    payloads = {"a": None, "b": {"depth": 2}}
-    with news.claims() as mine:
-        assert mine.claim_many(payloads, payload=payloads.get) == [True, True]
-        assert mine.claim("c", payload=None) is True
-        assert mine.claim("d") is True
-        assert {claim.item: claim.payload for claim in mine.held} == payloads | {"c": None, "d": "d"}
-    with other.claims() as theirs:
-        assert {claim.item: claim.payload for claim in theirs.reclaim()} == payloads | {"c": None, "d": "d"}
-
-
-def test_objects_of_the_callers(news, other):
-    """``key=`` makes the item and ``payload=`` what is kept; ``unique`` returns the caller's own objects."""
-
-    class Page:
-        def __init__(self, url: str, depth: int) -> None:
-            self.url, self.depth = url, depth
-
-    pages = [Page("a", 1), Page("b", 2), Page("a", 3)]
-    with news.claims() as mine:
-        got = mine.unique(pages, key=lambda page: page.url, payload=lambda page: {"depth": page.depth})
-        assert got == pages[:2]
-        assert mine.held == [Claim("a", {"depth": 1}), Claim("b", {"depth": 2})]
-        assert mine.release(pages[:1], key=lambda page: page.url) == [True]
-        assert mine.commit(pages[1:2], key=lambda page: page.url) == [True]
-    with other.claims() as theirs:
-        assert theirs.reclaim() == [Claim("a", {"depth": 1})]
-
-
-def test_bad_items(news):
-    """All bad indices are told, and nothing is claimed."""
-    with news.claims() as mine:
-        for bad in ([float("nan")], ["x" * 65_537], [object()]):
-            with pytest.raises(BadItem) as caught:
-                mine.claim_many(["a", *bad, "b", *bad])
-            assert caught.value.indices == [1, 3]
-        with pytest.raises(BadItem) as caught:
-            mine.claim_many([object(), "a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
-        assert caught.value.indices == [0, 2]
-        with pytest.raises(BadItem, match="its payload has 65537 bytes") as caught:
-            mine.claim_many(["a", "b"], payload=lambda item: "x" * 65_537 if item == "b" else None)
-        assert caught.value.indices == [1]
-        with pytest.raises(BadItem):
-            mine.claim("a", payload=object())
-        with pytest.raises(TypeError, match="a list of items is wanted"):
-            mine.claim_many("abc")
-        with pytest.raises(BadItem):
-            mine.commit(["a", object()])
-        assert mine.held == []
-        assert mine.claim("a") is True
-
-
 def test_bounds(news):
-    """A lease is 5 s to an hour, a delay at most a week, a holder 16 digits, a limit from 1."""
-    for lease in (4.9, 3601, True, "60", float("nan")):
-        with pytest.raises(ValueError, match="a lease is 5 to 3600 seconds"):
-            news.claims(lease=lease)
+    """A holder is 16 digits; one closes with a delay of at most a week."""
     for holder in ("0011223344556677", "12", "g" * 16):
         with pytest.raises(ValueError, match="a holder is 16 hex digits"):
             news.claims(holder=holder)
@@ -325,14 +74,8 @@ def test_bounds(news):
     mine.claim("a")
     for delay in (-1, 604_801, True, float("nan")):
         with pytest.raises(ValueError, match="a delay is 0 to 604800 seconds"):
-            mine.release(["a"], delay=delay)
-        with pytest.raises(ValueError, match="a delay is 0 to 604800 seconds"):
             mine.close(delay)
-    for limit in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match="limit is a number of items"):
-            mine.reclaim(limit)
     assert [claim.item for claim in mine.held] == ["a"]
-    assert mine.release(["a"], delay=604_800) == [True]
 
 
 @pytest.mark.slow
@@ -397,23 +140,6 @@ def test_by_hand(news, other):
     assert news.claims(holder="0123456789abcdef", beats=False).release(["c"]) == [True]
     with other.claims() as theirs:
         assert sorted(theirs.reclaim(), key=lambda claim: claim.item) == [Claim("b", "b", 1), Claim("c", "c")]
-
-
-def test_reclaim_takes_all_in_rounds(clients, any_server):
-    """As many as were asked for, over all shards, each once; ``outstanding`` counts the rest."""
-    news = clients.create("news", redis=any_server.url, **PRECISE, shards=40)
-    with news.claims() as dead:
-        assert dead.claim_many(range(500)) == [True] * 500
-    with news.claims() as mine:
-        first = mine.reclaim(30)
-        assert len(first) == 30
-        assert mine.outstanding() == Outstanding(470, 0.0)
-        second = mine.reclaim(1000)
-        assert len(second) == 470
-        assert {claim.item for claim in first + second} == set(range(500))
-        assert mine.outstanding() == Outstanding(0, None)
-        assert not mine.outstanding()
-        assert mine.commit(range(500)) == [True] * 500
 
 
 def test_reclaim_of_much(clients, any_server):
@@ -595,18 +321,6 @@ def test_without_a_pause(news, other):
         assert mine.reclaim() == [Claim("a", "a")]
 
 
-def test_figures_do_not_count_ones_own(news, other):
-    """What was claimed or committed since the last look changes nothing about the others'."""
-    with other.claims() as theirs, news.claims() as mine:
-        theirs.claim_many(["a", "b"])
-        mine.claim_many(["c", "d", "e"])
-        assert mine.outstanding().others == 2
-        mine.claim_many(["f", "g"])
-        assert mine.outstanding().others == 2
-        mine.commit(["c", "d", "e", "f", "g"])
-        assert mine.outstanding().others == 2
-
-
 def test_an_entry_that_cannot_be_read(news, any_server, caplog):
     """It does not hide those beside it; alone, it is raised."""
     with news.claims() as dead:
@@ -689,22 +403,6 @@ def test_time_passes(clients, clocked, call):
         for number in range(20):
             mine.claim(f"{number}") if call == "claim" else mine.commit([f"{number}"])
     assert news.epoch() == 1
-
-
-def test_full(clients, any_server, monkeypatch):
-    """A growing filter without room for another slice refuses before anything is claimed or committed."""
-    news = clients.create("news", redis=any_server.url, capacity=200, error_rate=1e-6, retention="growing")
-    monkeypatch.setattr(retention, "GROWN_LIMIT", 1)
-    with news.claims() as mine:
-        assert mine.claim_many(range(150)) == [True] * 150
-        assert mine.commit(range(150)) == [True] * 150
-        assert mine.claim("one more") is True
-        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
-            mine.claim_many(range(1000, 1200))
-        with pytest.raises(FilterFull, match="make a filter of a larger capacity"):
-            mine.commit(range(1000, 1200))
-        assert mine.held == [Claim("one more", "one more")]
-        assert news.contains_many(range(1000, 1200)) == [False] * 200
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -793,13 +491,6 @@ def test_closing_while_the_server_is_away(clients, make_server, caplog):
         mine.close()
     assert "what is in flight is free after its lease only" in caplog.text
     server.start()
-
-
-def test_the_answer_of_a_claim_in_flight(news):
-    """The wire's -1 has one name."""
-    with news.claims() as mine:
-        mine.claim("a")
-        assert mine.claim_ages(["a"]) == [IN_FLIGHT]
 
 
 def lost(proxy, method, *arguments, cut: int = 0):

@@ -62,14 +62,10 @@ def test_lists(news):
         ]
         assert all(mine.holder in line for line in out.decode().splitlines()[1:])
         mine.reject(["c", b"\xff"], "404")
-        found = {each["item"]: each for each in json.loads(cli.run("--json", "dead-letters", "news")[0])}
-        assert (found["c"]["failures"], found["c"]["reason"]) == (1, "404")
         out, _ = cli.run("dead-letters", "news", "--limit", "1")
         assert out.decode().split()[-1] == "404"
         out, _ = cli.run("dead-letters", "news", "--retry")
         assert out == b"2 items offered once more (filter news)\n"
-        assert len(json.loads(cli.run("--json", "claims", "news")[0])) == 2
-        assert json.loads(cli.run("--json", "dead-letters", "news")[0]) == []
         assert {each.item for each in mine.reclaim()} == {"c", b"\xff"}
 
 
@@ -226,36 +222,6 @@ def test_beat_keeps_lines_in_flight(server_):
         assert 50 < other.claims(beats=False).outstanding().due <= 60
 
 
-def test_several_calls_of_one_holder():
-    """--holder goes on as a holder; with it, release gives back only what this holder has."""
-    for line in (b"a\n", b"b\n"):
-        run("claim", "-q", "--holder", HOLDER, given=line)
-    assert run("beat", HOLDER)[0] == b"2 items in flight (filter news)\n"
-    run("claim", given=b"c\n")
-    out, _ = run("release", "--json", "--holder", HOLDER.upper(), given=b"a\nc\n")
-    assert json.loads(out)["released"] == 1
-    assert run("reclaim", "-q", "--holder", HOLDER)[0] == b"a\n"
-    assert run("beat", HOLDER)[0] == b"2 items in flight (filter news)\n"
-
-
-def test_delay():
-    """What is released with a delay is not due before."""
-    run("claim", "-q", "--holder", HOLDER, given=b"a\n")
-    run("release", "-q", "--delay", "10m", "--holder", HOLDER, given=b"a\n")
-    about = json.loads(run("reclaim", "--json", code=3)[1])
-    assert about["others"] == 1
-    assert 500 < about["due"] <= 600
-
-
-def test_limit():
-    """At most as many lines as one asks for."""
-    run("claim", "-q", given=joined(urls(300)))
-    run("release", "-q", given=joined(urls(300)))
-    first, second = reclaimed(120), reclaimed()
-    assert len(first) == 120
-    assert sorted(first + second) == sorted(urls(300))
-
-
 def test_first_of_equal_lines_is_printed(tmp_path):
     """Near and far apart, and with a normalisation that makes lines equal."""
     UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
@@ -312,13 +278,6 @@ def test_items_that_are_no_lines(news):
     assert all(news.release(others))
     told = [json.loads(line)["item"] for line in run("reclaim", "--json", "-q")[0].splitlines()]
     assert sorted(map(repr, told)) == sorted(map(repr, [*others[:5], "\udcff\n"]))
-
-
-def test_payloads_of_crawlers_in_python(news):
-    """The payload that a crawler gave is printed with --json."""
-    with news.claims() as mine:
-        mine.claim("a", payload={"depth": 2})
-    assert json.loads(run("reclaim", "--json", "-q")[0])["payload"] == {"depth": 2}
 
 
 def test_lines_that_are_too_long_to_be_kept():

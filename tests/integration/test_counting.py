@@ -12,43 +12,10 @@ from support.proxy import Fault, Proxy, first
 from support.shard import KEYS, Shard, geometry, md5
 from support.together import together
 
-from urifilter_redis import AsyncUriFilter, UriFilter, UriFilterError
+from urifilter_redis import UriFilter, UriFilterError
 from urifilter_redis.bloom.digest import classic_offsets
 
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-6, "layout": "counting"}
-
-
-@pytest.fixture(params=[1, 3])
-def queue(request, server, make_filter):
-    return make_filter("queue", shards=request.param, **SETTINGS)
-
-
-def test_remove(queue):
-    """What is removed is new again, what was not there is not removed, and others stay."""
-    queue.insert_many(range(1000))
-    assert queue.remove([1, 1, 5000]) == [True, False, False]
-    assert queue.ages([0, 1, 2]) == [1, 0, 1]
-    assert queue.insert_ages([1, 2]) == [0, 1]
-    assert queue.remove(range(1000)) == [True] * 1000
-    assert queue.ages(range(1000)) == [0] * 1000
-    assert (queue.inserted(), queue.info().fill) == (0, 0.0)
-
-
-def test_an_item_counts_once(queue):
-    """Inserted twice and removed once, it is gone: the second insert found it seen."""
-    queue.insert_many([1, 1, 1])
-    assert queue.remove([1]) == [True]
-    assert 1 not in queue
-
-
-def test_forgotten_items(queue):
-    """Forgotten is not removed: the item is new once more, and still in the counters once."""
-    queue.insert_many([1, 2])
-    assert queue.forget([1]) == [True]
-    assert queue.remove([1]) == [False]
-    assert queue.insert_ages([1, 1]) == [0, 1]
-    assert queue.remove([1, 1]) == [True, False]
-    assert queue.ages([1, 2]) == [0, 1]
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.DUPLICATE, Fault.DELAY])
@@ -99,28 +66,11 @@ def test_threads_insert_and_remove(server):
 
 
 def test_what_counting_does_not_do(any_server):
-    """No retention but forever, no union; and other layouts do not remove."""
+    """No retention but forever, and no union."""
     with UriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
         UriFilter.create("other", redis=any_server.url, **queue.settings).close()
         with pytest.raises(UriFilterError, match="counting cannot be merged"):
             queue.union("other")
-    with (
-        UriFilter.create("news", redis=any_server.url, capacity=100) as news,
-        pytest.raises(ValueError, match="remove is for layout counting, and this filter is blocked: use forget"),
-    ):
-        news.remove(["a"])
-
-
-def test_asyncio(any_server):
-    """The same, awaited."""
-    import asyncio
-
-    async def work():
-        async with await AsyncUriFilter.create("queue", redis=any_server.url, **SETTINGS) as queue:
-            await queue.insert_many(["a", "b"])
-            return await queue.remove(["a", "c"]), await queue.ages(["a", "b"])
-
-    assert asyncio.run(work()) == ([True, False], [0, 1])
 
 
 def test_command_line(any_server):

@@ -19,52 +19,9 @@ from support.proxy import Fault, Proxy, first
 from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, FilterAPIError
+from urifilter_redis.sdk import FilterAPIClient
 
 QUICK = Timeouts(connect=10, reply=10, total=0.6)
-
-
-class Awaited:
-    """An asyncio client as a blocking one."""
-
-    def __init__(self, client, run):
-        self.client, self._run = client, run
-
-    def __getattr__(self, name):
-        return lambda *args, **more: self._run(getattr(self.client, name)(*args, **more))
-
-
-class Of:
-    """The SDK's client, of one filter."""
-
-    def __init__(self, api, name):
-        self._api, self._name = api, name
-
-    def __getattr__(self, name):
-        return lambda *args, **more: getattr(self._api, name)(self._name, *args, **more)
-
-
-@pytest.fixture(params=["blocking", "asyncio", "SDK", "asyncio SDK"])
-def news(request, any_server):
-    """A client of each kind."""
-    url = request.getfixturevalue("service").url if "SDK" in request.param else ""
-    with UriFilter.create("news", redis=any_server.url, capacity=1000, error_rate=1e-9) as made:
-        if request.param == "blocking":
-            yield made
-            return
-        with asyncio.Runner() as runner:
-            if request.param == "asyncio":
-                client = runner.run(AsyncUriFilter.open("news", redis=any_server.url))
-                yield Awaited(client, runner.run)
-                runner.run(client.close())
-                return
-            if request.param == "SDK":
-                with FilterAPIClient(url) as api:
-                    yield Of(api, "news")
-            else:
-                client = AsyncFilterAPIClient(url)
-                yield Of(Awaited(client, runner.run), "news")
-                runner.run(client.close())
 
 
 class Held:
@@ -96,41 +53,6 @@ class Page:
 
 def url_of(page):
     return page.url
-
-
-@pytest.mark.sampled
-def test_bools_and_ages(news):
-    """``insert_many`` answers True for new and ``contains_many`` True for seen; ages are numbers."""
-    answers = {
-        "insert_many": news.insert_many(["a", "b", "a"]),
-        "insert_ages": news.insert_ages(["a", "c"]),
-        "contains_many": news.contains_many(["a", "x"]),
-        "ages": news.ages(["a", "x"]),
-        "forget": news.forget(["a", "x"]),
-    }
-    assert answers == {
-        "insert_many": [True, True, False],
-        "insert_ages": [1, 0],
-        "contains_many": [True, False],
-        "ages": [1, 0],
-        "forget": [True, False],
-    }
-    kinds = {name: {type(each) for each in found} for name, found in answers.items()}
-    assert kinds == {name: {int} if "ages" in name else {bool} for name in answers}
-
-
-@pytest.mark.sampled
-def test_objects_with_a_key(news):
-    """``key=`` makes an item of each object, and the objects come back."""
-    pages = [Page("a"), Page("b"), Page("a")]
-    assert news.unique(pages, key=url_of) == pages[:2]
-    assert news.insert_many(pages, key=url_of) == [False] * 3
-    assert news.insert_ages([*pages, Page("c")], key=url_of) == [1, 1, 1, 0]
-    assert news.contains_many([Page("a"), Page("z")], key=url_of) == [True, False]
-    assert news.ages([Page("a"), Page("z")], key=url_of) == [1, 0]
-    assert news.contains_many(["a", "b", "c", "z"]) == [True, True, True, False]
-    assert news.forget(pages[:2], key=url_of) == [True, True]
-    assert news.insert_many(["a", "b"]) == [True, True]
 
 
 def test_streams_with_a_key(any_server):
@@ -246,29 +168,6 @@ class Table:
         return iter(self.columns)
 
 
-class Column:
-    """A column of Arrow's: its own elements are no items."""
-
-    def __init__(self, values):
-        self._values = values
-
-    def __iter__(self):
-        return iter([object()] * len(self._values))
-
-    def to_pylist(self):
-        return list(self._values)
-
-
-@pytest.mark.sampled
-def test_columns(news):
-    """A column that knows ``to_pylist`` or ``tolist`` counts as the list of its values."""
-    assert news.unique(Column(["a", "b"])) == ["a", "b"]
-    found = news.unique(np.array(["b", "c"]))
-    assert (found, type(found[0])) == (["c"], str)
-    assert news.insert_many(np.array([1, 2, 1])) == [True, True, False]
-    assert news.contains_many([1, 2, 3]) == [True, True, False]
-
-
 def test_columns_of_libraries(any_server):
     """So does a column of Arrow and of pandas, in a stream too."""
     arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
@@ -278,26 +177,18 @@ def test_columns_of_libraries(any_server):
         assert list(news.iter_unique(arrow.chunked_array([["c", "d"], ["e"]]))) == ["d", "e"]
 
 
-@pytest.mark.parametrize("lone", [b"a", "a", bytearray(b"a"), memoryview(b"a"), array.array("B", b"a"), np.str_("a")])
-def test_a_lone_item_is_refused(any_server, lone):
-    """One string, or what is like one, is no list of items."""
+def test_a_lone_item_is_refused(any_server):
+    """What is like one string is no list of items, in a stream neither."""
     with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
-        for method in (news.insert_many, news.ages, lambda uris: list(news.iter_unique(uris))):
-            with pytest.raises(TypeError, match=r"a list of items is wanted, not one item: \[b?'a'\]"):
-                method(lone)
+        for lone in (b"a", "a", bytearray(b"a"), memoryview(b"a"), array.array("B", b"a"), np.str_("a")):
+            for method in (news.insert_many, lambda uris: list(news.iter_unique(uris))):
+                with pytest.raises(TypeError, match=r"a list of items is wanted, not one item: \[b?'a'\]"):
+                    method(lone)
         with pytest.raises(TypeError):
             news.unique(np.int64(7))
         with pytest.raises(TypeError, match="not a table: give one column"):
             news.unique(Table())
         assert len(news) == 0
-
-
-@pytest.mark.sampled
-def test_numpy_scalars_are_numbers(news):
-    """A NumPy scalar is the number that it holds, in a list or object too."""
-    assert news.insert_many([1, 0.5, True, {"n": [1, 0.25]}]) == [True] * 4
-    scalars = [np.int64(1), np.float32(0.5), np.bool_(1), {"n": [np.uint8(1), np.float64(0.25)]}]
-    assert news.insert_many(scalars) == [False] * 4
 
 
 @pytest.mark.parametrize("bad", [np.datetime64("2026-01-01"), np.complex64(1), np.array([1, 2]), np.float32("nan")])
@@ -411,28 +302,3 @@ def test_closed_file(tmp_path, archived_filter):
     for ask in (lambda: exported.ages(["a"]), exported.verify, exported.__enter__):
         with pytest.raises(ValueError, match="is closed: open it again"):
             ask()
-
-
-@pytest.mark.parametrize("item", [b"a", np.bytes_(b"a")])
-def test_bytes_over_http(service, item):
-    """Bytes of any kind are refused before anything is sent."""
-    with FilterAPIClient(service.url) as api:
-        with pytest.raises(FilterAPIError) as refused:
-            api.insert_many("news", [item])
-        assert refused.value.error_code == "bad_item"
-        assert api.unresolved == []
-
-
-def test_new_over_http(service, any_server):
-    """The answer of ``insert`` has ``new`` beside the ages; no other command's has it."""
-    import httpx
-
-    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
-    with httpx.Client(base_url=service.url) as http:
-        answers = [
-            http.post(f"/v1/filters/news/{command}", json={"items": ["a", "a"]}).json()
-            for command in ("insert", "contains", "forget")
-        ]
-    assert answers[0]["ages"] == [0, 1]
-    assert answers[0]["new"] == [True, False]
-    assert not [each for each in answers[1:] if "new" in each]

@@ -74,28 +74,6 @@ def age_by(server, seconds: float) -> None:
             admin.hincrby(key, "opened", -round(1000 * seconds))
 
 
-def test_expiry(news):
-    """What was first seen expires N-1 to N rotations later, and not before, however often it is seen again."""
-    news.insert_many(range(100))
-    for turn in range(1, 3):
-        assert news.rotate().epoch == turn
-        assert 0 not in news.insert_ages(range(100))
-        assert news.insert_ages(range(100 * turn, 100 * turn + 100)) == [0] * 100
-    assert news.rotate().epoch == 3
-    assert 0 not in news.ages(range(100, 300))
-    assert news.insert_ages(range(100)) == [0] * 100
-
-
-def test_last_seen(variant, server):
-    """What is seen again in each period never expires."""
-    with UriFilter.create("news", redis=server.url, expire_after="last-seen", **variant, **PRECISE) as news:
-        news.insert_many(range(10))
-        for turn in range(6):
-            assert 0 not in news.insert_ages(range(5))
-            assert (0 in news.ages(range(5, 10))) == (turn >= 3)
-            news.rotate()
-
-
 def test_last_seen_counts_an_item_once(variant, server):
     """However often it was seen, and after it has outlived its first slice; once it has expired it counts no longer."""
     settings = PRECISE | variant | {"expire_after": "last-seen", "capacity": 1000}

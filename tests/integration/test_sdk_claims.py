@@ -11,13 +11,12 @@ import threading
 import time
 
 import pytest
-from support.proxy import Fault, HttpProxy, first
+from support.proxy import Fault, HttpProxy
 from support.servers import wait_until
 from support.service import ask
 
 from urifilter_redis import Claim, Timeouts
 from urifilter_redis.engine import driver, holdings
-from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, claims_backend
 
 pytestmark = pytest.mark.slow
@@ -37,43 +36,14 @@ def api(service, news):
 
 
 @pytest.mark.quick
-def test_all_methods(api, news):
-    """They answer as the library's do; what is left is given back at the end."""
-    with api.claims("news", lease=60, name="one") as mine, news.claims() as other:
+def test_the_object(api, news):
+    """It knows its name, its lease and its holder, and says that it is closed."""
+    with api.claims("news", lease=60, name="one") as mine:
         assert (mine.name, mine.lease, len(mine.holder)) == ("one", 60.0, 16)
-        assert mine.claim_many(["a", "b", "a"]) == [True, True, False]
-        assert mine.claim("c", payload={"depth": 2}) is True
         assert mine.claim({"x": [1]}) is True
-        assert other.claim_many(["a", "other"]) == [False, True]
-        assert mine.claim_ages(["a", "other", "d"]) == [-1, -1, 0]
-        objects = [{"url": "e"}, {"url": "a"}]
-        assert mine.unique(objects, key=lambda each: each["url"], payload=str) == [objects[0]]
-        assert {each.item if isinstance(each.item, str) else "x" for each in mine.held} == {*"abcdex"}
-        assert mine.commit(["a", {"x": [1]}]) == [True, True]
-        assert mine.commit(["a"]) == [False]
-        assert mine.release(["b", "other"], failed=True) == [True, False]
-        assert mine.release(["d"], delay=600) == [True]
-        assert mine.reclaim(1) == [Claim("b", "b", failures=1)]
-        assert mine.outstanding().others == 2
         assert mine.unresolved == []
-        mine.commit(["b"])
-        assert {each.item for each in mine.held} == {"c", "e"}
-    found = {each.item: each.payload for each in news.claims().reclaim()}
-    assert found == {"c": {"depth": 2}, "e": str(objects[0]), "other": "other"}
     with pytest.raises(ValueError, match="these claims are closed"):
         mine.claim("z")
-
-
-def test_a_payload_of_none(api, news):
-    """It is kept as None; an item without a payload is its own."""
-    payloads = {"a": None, "b": "text"}
-    with api.claims("news") as mine:
-        assert mine.claim_many(payloads, payload=payloads.get) == [True, True]
-        assert mine.claim("c", payload=None) is True
-        assert mine.claim("d") is True
-        assert {claim.item: claim.payload for claim in mine.held} == payloads | {"c": None, "d": "d"}
-    with api.claims("news") as theirs:
-        assert {claim.item: claim.payload for claim in theirs.reclaim()} == payloads | {"c": None, "d": "d"}
 
 
 def test_awaited(service, news):
@@ -84,110 +54,17 @@ def test_awaited(service, news):
             uris = [f"https://example.com/{i}" for i in range(100)]
             told = await asyncio.gather(*(mine.unique(uris[i : i + 20]) for i in range(0, 90, 10)))
             assert sorted(uri for some in told for uri in some) == sorted(uris)
-            assert await mine.claim("one", payload=7) is True
-            assert await mine.claim_many(["one"]) == [False]
-            assert await mine.claim_ages(["one"]) == [-1]
             assert await mine.commit(uris[:60]) == [True] * 60
-            assert await mine.release([*uris[60:], "z"], failed=True) == [True] * 40 + [False]
+            assert await mine.release(uris[60:], failed=True) == [True] * 40
             found = await mine.reclaim(30)
             assert [each.failures for each in found] == [1] * 30
-            assert len(mine.held) == 31
+            assert len(mine.held) == 30
             assert (await mine.outstanding()).others == 10
             return mine
 
     mine = asyncio.run(go())
     assert repr(mine).endswith("closed>")
-    assert len(news.claims().reclaim(100)) == 41
-
-
-def test_after_an_exception(api, news):
-    """What is left comes back a lease later: a failure may come again at once."""
-    with pytest.raises(ZeroDivisionError), api.claims("news", lease=100) as mine:
-        mine.claim("a")
-        _ = 1 / 0
-    other = news.claims()
-    assert other.reclaim() == []
-    assert 60 < other.outstanding().due <= 100
-
-
-def test_what_a_claimed_item_has_been_through(api, news):
-    """As the library tells it: failures stay with an item until its commit."""
-    with api.claims("news") as mine, news.claims() as other:
-        other.claim_many(["a", "b"])
-        other.release(["a"], failed=True)
-        assert mine.unique(["b", "c", "a"]) == ["c", "a"]
-        assert mine.claimed(["a", "b", "c"]) == [Claim("a", "a", failures=1), Claim("c", "c")]
-        mine.release(["a"], failed=True)
-        assert other.claim("a") is True
-        assert other.claimed(["a"]) == [Claim("a", "a", failures=2)]
-
-
-def test_giving_up(api, news):
-    """Of what the object has in flight."""
-    with api.claims("news") as mine:
-        assert mine.claim_many(["a", "b"]) == [True, True]
-        assert mine.reject(["a", "never"], "404") == [True, False]
-        assert [each.item for each in mine.held] == ["b"]
-        assert [(each.item, each.reason) for each in news.dead_letters()] == [("a", "404")]
-
-
-def test_lists(api, news):
-    """As the library lists what is in flight and the dead letters, whatever an item is; and they are offered again."""
-    items = ["a", {"x": [1]}, b"odd\xff", "\ud800", *map(str, range(250))]
-    with api.claims("news") as mine, news.claims() as other:
-        other.claim_many(items, payload=lambda item: [1] if item == "a" else item)
-        mine.claim("mine")
-        found = {str(each.item): each for each in api.in_flight("news", limit=1000)}
-        assert found.keys() == {str(each.item) for each in news.in_flight(1000)} == {*map(str, items), "mine"}
-        assert (found["a"].payload, found["a"].holder, found["a"].lapses) == ([1], other.holder, 0)
-        assert 0 < found["a"].lease <= 60
-        assert mine.reject(["mine"], "404") == [True]
-        assert other.reject(items[:200], "410") == [True] * 200
-        assert api.dead_letters("news", limit=1000) == news.dead_letters(1000)
-        assert api.dead_letters("news") == news.dead_letters()
-        assert api.dead_letters("news", limit=3) == news.dead_letters(3)
-        assert api.retry_dead_letters("news", items[2:4]) == 2
-        assert api.retry_dead_letters("news", [{"url": "a"}, {"url": "never"}], key=lambda each: each["url"]) == 1
-        assert api.retry_dead_letters("news") == 198
-        assert api.dead_letters("news") == news.dead_letters() == []
-        assert len(other.reclaim(1000)) == 201
-        for wrong in (0, -1, "7", True):
-            with pytest.raises(ValueError, match="limit is a number of items"):
-                api.in_flight("news", limit=wrong)
-        with pytest.raises(TypeError):
-            api.retry_dead_letters("news", "a string")
-        with pytest.raises(FilterAPIError) as caught:
-            api.retry_dead_letters("news", [*range(5000), "x" * 70_000])
-        assert (caught.value.error_code, caught.value.indices) == ("item_too_long", [5000])
-        with pytest.raises(FilterAPIError) as caught:
-            api.dead_letters("missing")
-        assert caught.value.error_code == "filter_not_found"
-
-
-def test_an_answer_about_dead_letters_is_lost(service, news):
-    """The request is repeated, and all of it is offered."""
-    with news.claims() as mine:
-        mine.claim_many(["a", "b"])
-        mine.reject(["a"], "404")
-        with HttpProxy(service.port, first(Fault.CUT_AFTER)) as proxy, FilterAPIClient(proxy.url) as api:
-            assert api.retry_dead_letters("news") in {0, 1}
-            assert proxy.counts[Fault.CUT_AFTER] == 1
-        assert news.dead_letters() == []
-        assert [each.item for each in mine.reclaim()] == ["a"]
-
-
-def test_lists_awaited(service, news):
-    """The same, awaited."""
-
-    async def go():
-        async with AsyncFilterAPIClient(service.url) as api, api.claims("news") as mine:
-            await mine.claim_many(["a", "b"])
-            await mine.reject(["a"], "404")
-            assert [each.item for each in await api.in_flight("news")] == ["b"]
-            assert [each.reason for each in await api.dead_letters("news")] == ["404"]
-            assert await api.retry_dead_letters("news", ["a"]) == 1
-
-    asyncio.run(go())
+    assert len(news.claims().reclaim(100)) == 40
 
 
 def until_of(redis) -> float:
@@ -388,15 +265,6 @@ def test_many_calls_share_one_look(service, news, monkeypatch):
         assert asyncio.run(go(theirs)) == [Claim("a", "a")]
 
 
-def test_released_by_another(api, news):
-    """An item that was not in this object's hands any more is not held either."""
-    with api.claims("news") as mine:
-        mine.claim_many(["a", "b"])
-        assert news.release(["a"]) == [True]
-        assert mine.release(["a"]) == [False]
-        assert [each.item for each in mine.held] == ["b"]
-
-
 def test_released_while_it_becomes_another_holder(service, news):
     """An item that is released on its way from the old holder's hands to the new one's is offered again."""
     with (
@@ -424,74 +292,6 @@ def test_released_while_it_becomes_another_holder(service, news):
         wait_until(moved.is_set, "it does not go on")
         wait_until(lambda: "a" in {each.item for each in [*other.reclaim(), *other.held]}, "nobody is offered it")
         assert [each.item for each in mine.held] == ["b"]
-
-
-def test_bytes_that_others_claimed(api, news):
-    """They come as bytes, unless they are text, and can be given back and committed."""
-    with news.claims() as others:
-        others.claim_many([b"odd\xff", b"text"], payload=lambda _: b"\xfe")
-    with api.claims("news") as mine:
-        found = mine.reclaim()
-        assert {(each.item, each.payload) for each in found} == {(b"odd\xff", b"\xfe"), ("text", b"\xfe")}
-        assert mine.release([b"odd\xff"]) == [True]
-        assert [each.item for each in mine.reclaim()] == [b"odd\xff"]
-        assert mine.commit([each.item for each in mine.held]) == [True, True]
-    assert news.contains_many([b"odd\xff", b"text"]) == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("ask", "indices"),
-    [
-        (lambda mine: mine.claim_many(["a", b"b"]), [1]),
-        (lambda mine: mine.claim_many(["a", "b"], payload=lambda item: b"" if item == "b" else 1), [1]),
-        (lambda mine: mine.claim_many(["a", "b"], payload=lambda _: float("nan")), [0, 1]),
-        (lambda mine: mine.claim_many(["a", "x" * 65_537]), [1]),
-        (
-            lambda mine: mine.claim_many(
-                [*map(str, range(40)), "b"], payload=lambda i: "x" * (65_000 + 600 * (i == "b"))
-            ),
-            [40],
-        ),
-        (lambda mine: mine.commit([object()]), [0]),
-    ],
-)
-def test_what_cannot_be_claimed(api, news, ask, indices):
-    """It is told with its indices."""
-    mine = api.claims("news")
-    with pytest.raises(FilterAPIError) as refused:
-        ask(mine)
-    assert refused.value.error_code in {"bad_item", "item_too_long"}
-    assert refused.value.indices == indices
-    mine.close()
-
-
-def test_impossible_arguments(api, news):
-    """ValueError, and nothing is sent."""
-    for lease in (4, 3601, "60", True):
-        with pytest.raises(ValueError, match="a lease is 5 to 3600 seconds"):
-            api.claims("news", lease=lease)
-    mine = api.claims("news")
-    with pytest.raises(ValueError, match="a delay is 0 to 604800 seconds"):
-        mine.release(["a"], delay=604_801)
-    with pytest.raises(ValueError, match="limit is a number of items"):
-        mine.reclaim(0)
-    with pytest.raises(TypeError, match="a list of items"):
-        mine.claim_many("https://example.com/")
-    with api.claims("missing") as other, pytest.raises(FilterAPIError) as refused:
-        other.claim("a")
-    assert refused.value.error_code == "filter_not_found"
-
-
-def test_more_than_one_request(api, news):
-    """Long lists, and many payloads, go out in several; a long reclaim is several, too."""
-    with api.claims("news") as mine:
-        uris = [f"https://example.com/{i}" for i in range(5100)]
-        assert mine.unique(uris) == uris
-        assert mine.release(uris) == [True] * 5100
-        assert len(mine.reclaim(250)) == 250
-        long = [f"long {i}" for i in range(60)]
-        assert mine.unique(long, payload=lambda item: item + "x" * 60_000) == long
-        assert mine.commit([*uris, *long]) == [True] * 5160
 
 
 def test_the_interpreter_ends(service, news):

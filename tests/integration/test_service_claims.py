@@ -9,7 +9,7 @@ import pytest
 from support.servers import Server
 from support.service import Service, ask, request
 
-from urifilter_redis import FilterNotFound, UriFilter
+from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
 
 HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -46,44 +46,6 @@ def items(answer):
     return sorted(each["item"] for each in answer["claims"])
 
 
-def test_the_answers(service, news):
-    """They are those of the library, and in the form of the other commands' answers."""
-    mine, other = Caller(service), Caller(service, OTHER)
-    given = ["a", "b", {"x": [1, None]}, "a"]
-    told = {"ages": [0, 0, 0, -1], "claimed": [True, True, True, False], "counts": [], "total": 4, "unique": 3}
-    assert mine("claim", items=given, payloads=[None, {"depth": 2}, "text", 7]) == told
-    assert other("claim", items=["b", "c"])["ages"] == [-1, 0]
-    assert mine("beat") == {"in_flight": 3}
-    done = {"ages": [0, 0], "committed": [True, True], "total": 2, "unique": 2}
-    assert mine("commit", items=["a", "never claimed"]) == done
-    assert mine("commit", items=["a"]) == {"ages": [1], "committed": [False], "total": 1, "unique": 0}
-    assert mine("release", items=["c", "b"], failed=True) == {"was_there": [False, True], "total": 2, "seen": 1}
-    mine("release", items=[{"x": [1, None]}], delay=600)
-    found = other("reclaim")
-    assert found["claims"] == [taken("b", {"depth": 2}, failures=1)]
-    assert (found["total"], found["outstanding"]["others"]) == (1, 1)
-    assert 0 <= found["outstanding"]["due"] <= 600
-    assert other("beat") == {"in_flight": 2}
-    assert mine("beat") == {"in_flight": 0}
-    assert mine("reclaim", limit=0)["outstanding"]["others"] == 3
-    other("release", items=["b"], failed=True)
-    told = {"ages": [-1, 0], "claimed": [False, True], "total": 2, "unique": 1}
-    assert mine("claim", items=["c", "b"]) == told | {"counts": [{"index": 1, "failures": 2, "lapses": 0}]}
-
-
-def test_giving_up(service, news):
-    """A commit with a reason: of what the holder has, with a note; nobody gives up for no holder."""
-    mine, other = Caller(service), Caller(service, OTHER)
-    mine("claim", items=["a", "b"])
-    other("claim", items=["c"])
-    told = {"ages": [0, -1], "committed": [True, False], "total": 2, "unique": 1}
-    assert mine("commit", items=["a", "c"], reason="404") == told
-    assert [(each.item, each.reason) for each in news.dead_letters()] == [("a", "404")]
-    refused = mine("commit", status=422, items=["b"], reason="", holder=None)
-    assert "only a holder gives items up" in refused["error"]
-    mine("release", status=422, items=["b"], reason="no field of it")
-
-
 def listed(service, name, token=None, status=200, **query):
     """Return the answer of a list, in as many answers as it comes."""
     text = "&".join(f"{field}={value}" for field, value in query.items())
@@ -103,32 +65,6 @@ def pages(service, name, limit):
             return found
         assert len(told[name]) == limit
         more = {"after": told["next"]}
-
-
-def test_lists(service, news):
-    """What is in flight and the dead letters, as the library lists it."""
-    mine, other = Caller(service), Caller(service, OTHER)
-    assert listed(service, "in_flight") == {"filter": "news", "in_flight": []}
-    assert listed(service, "dead_letters") == {"filter": "news", "dead_letters": []}
-    mine("claim", items=["a", "b", "c"], payloads=[{"depth": 2}, None, "text"])
-    other("claim", items=["d"])
-    mine("release", items=["a"], failed=True)
-    mine("claim", items=["a"], payloads=[7])
-    found = {each["item"]: each for each in listed(service, "in_flight")["in_flight"]}
-    library = {each.item: each for each in news.in_flight()}
-    assert found.keys() == library.keys() == set("abcd")
-    for name, each in found.items():
-        lease = each.pop("lease")
-        assert lease == pytest.approx(library[name].lease, abs=30)
-        assert 0 < lease <= 60
-        assert each["holder"] == library[name].holder
-        assert each["holder"] not in {HOLDER, OTHER}
-    assert found["a"]["holder"] == found["b"]["holder"] != found["d"]["holder"]
-    assert (found["a"]["payload"], found["a"]["failures"], found["b"]["payload"]) == (7, 1, None)
-    mine("commit", items=["a"], reason="404 ä")
-    told = listed(service, "dead_letters")["dead_letters"]
-    (note,) = news.dead_letters()
-    assert told == [taken("a", 7, failures=1) | {"at": note.at, "reason": "404 ä"}]
 
 
 @pytest.mark.parametrize("shards", [3, 128])
@@ -162,18 +98,6 @@ def test_pages_that_there_cannot_be(service, news, name, query):
     assert listed(service, name, after="999999999-" + "0" * 48).keys() == {"filter", name}
 
 
-def test_lists_of_a_filter_that_is_gone(service, news):
-    """It is told, and not taken for one of which nothing was rejected."""
-    assert listed(service, "dead_letters")["dead_letters"] == []
-    news.drop()
-    for name in ("in_flight", "dead_letters"):
-        assert listed(service, name, status=404)["error_code"] == "filter_not_found"
-    assert ask(service, "POST", "/v1/filters/news/retry_dead_letters", {}).status == 404
-    for each in (news.in_flight, news.dead_letters, news.retry_dead_letters):
-        with pytest.raises(FilterNotFound):
-            each()
-
-
 def test_retrying_dead_letters(service, news):
     """Some items, those in base64 included, or all; nothing else."""
 
@@ -198,16 +122,6 @@ def test_retrying_dead_letters(service, news):
         for wrong in ({"base64": [0]}, {"items": "a"}, {"items": ["a"], "base64": [1]}, {"reason": ""}):
             assert ask(service, "POST", path, wrong).json()["error_code"] == "bad_request"
         assert {each.item for each in others.reclaim()} == {"a", "b", "c", b"odd\xff"}
-
-
-def test_a_payload_of_null(service, news):
-    """It is kept as it is; without payloads each item is its own."""
-    mine = Caller(service)
-    mine("claim", items=["null", "seven"], payloads=[None, 7])
-    mine("claim", items=["none"])
-    mine("release", items=["null", "seven", "none"])
-    found = {each["item"]: each["payload"] for each in Caller(service, OTHER)("reclaim")["claims"]}
-    assert found == {"null": None, "seven": 7, "none": "none"}
 
 
 def holders_of(redis) -> dict[bytes, float]:
@@ -262,6 +176,8 @@ def test_what_json_cannot_carry(service, news):
         ("claim", {"items": ["a"] * 10_001}, "too_many_items", "at most 10,000"),
         ("claim", {"items": ["a", "x" * 65_537]}, "item_too_long", "65,536"),
         ("claim", {"items": ["a", "b"], "payloads": [1, "x" * 65_537]}, "bad_item", "its payload has 65537 bytes"),
+        ("commit", {"items": ["a"], "reason": "", "holder": None}, "bad_request", "only a holder"),
+        ("release", {"items": ["a"], "reason": ""}, "bad_request", "there is no field 'reason'"),
         ("commit", {"items": ["a"], "base64": [1]}, "bad_request", "there is no item 1"),
         ("commit", {"items": ["YQ==", "YQ=="], "base64": [1, 0, 1]}, "bad_request", "a position comes twice"),
         ("commit", {"items": ["a"], "base64": ["", ""]}, "bad_request", "base64.0"),
@@ -283,19 +199,6 @@ def test_what_is_refused(service, news, command, body, code, said):
     if code == "bad_item":
         assert refused["indices"] == [len(body["items"]) - 1]
     assert news.contains_many(["a", "b"]) == [False, False]
-
-
-def test_a_body_of_payloads(service, news):
-    """Payloads of 64 KiB are kept, and one reclaim brings 100, though a call of the script brings four."""
-    caller, payload = Caller(service), "x" * 65_536
-    uris = [f"https://example.com/{i}" for i in range(100)]
-    for start in range(0, 100, 50):
-        some = uris[start : start + 50]
-        assert caller("claim", items=some, payloads=[payload] * 50)["unique"] == 50
-    assert caller("release", items=uris)["seen"] == 100
-    found = Caller(service, OTHER)("reclaim")
-    assert sorted(items(found)) == sorted(uris)
-    assert {each["payload"] for each in found["claims"]} == {payload}
 
 
 def test_a_limit_that_was_reached(service, news):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
 
-from urifilter_redis import AsyncUriFilter, BadItem, FilterAPIError, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis import AsyncUriFilter, BadItem, Timeouts, UriFilter, drop_filter, list_filters
 from urifilter_redis.sdk import FilterAPIClient
 
 #: Of no argument the right type.
@@ -29,8 +28,6 @@ def api(service_for_admins):
 
 #: Methods that take a list of items, of both clients and of claims.
 OF_LISTS = ("insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "commit", "release")
-OF_CLAIMS = ("claim_many", "claim_ages", "unique", "commit", "reject", "release", "claimed")
-OF_API = ("filter", "insert_many", "insert_ages", "unique", "contains_many", "ages", "forget", "retry_dead_letters")
 
 
 def refused(name: str, call, *values: object) -> None:
@@ -39,48 +36,6 @@ def refused(name: str, call, *values: object) -> None:
         with pytest.raises((TypeError, ValueError), match=name) as caught:
             call(value)
         assert not isinstance(caught.value, UnicodeError)
-
-
-def test_what_is_no_item(news):
-    """None is none, alone and in a list, whatever the method; within an item, and as a payload, it stays."""
-    for method in (news.insert, news.contains):
-        with pytest.raises(BadItem, match="None is no item"):
-            method(None)
-    with news.claims(beats=False) as mine:
-        with pytest.raises(BadItem, match="None is no item"):
-            mine.claim(None, payload="kept")
-        for method in [getattr(news, each) for each in OF_LISTS] + [getattr(mine, each) for each in OF_CLAIMS]:
-            with pytest.raises(BadItem, match="item 1: None is no item") as caught:
-                method(["a", None])
-            assert caught.value.indices == [1]
-            with pytest.raises(BadItem):
-                method(["a"], key=lambda _: None)
-        assert mine.claim("b", payload=None)
-        assert [claim.payload for claim in mine.held] == [None]
-    assert news.inserted() == 0
-    assert news.unique([[None], {"a": None}, "None", "null"]) == [[None], {"a": None}, "None", "null"]
-
-
-def test_what_is_no_item_over_http(api):
-    """The same, by the SDK and by JSON's null."""
-    with api.claims("news") as mine:
-        for method in [lambda items, each=each: getattr(api, each)("news", items) for each in OF_API] + [
-            getattr(mine, each) for each in OF_CLAIMS if each != "claimed"
-        ]:
-            with pytest.raises(FilterAPIError, match="None is no item") as caught:
-                method(["a", None])
-            assert (caught.value.error_code, list(caught.value.indices)) == ("bad_item", [1])
-        assert mine.claim("b", payload=None)
-    assert api.contains_many("news", ["a"]) == [False]
-
-
-def test_null_in_a_request(service_for_admins, api):
-    """It is refused with its place, and nothing of the request is inserted."""
-    service, token = service_for_admins
-    head = {"Authorization": f"Bearer {token}"}
-    answer = httpx.post(f"{service.url}/v1/filters/news/insert", headers=head, json={"items": ["a", None]})
-    assert (answer.status_code, answer.json()["indices"]) == (422, [1]), answer.text
-    assert api.contains_many("news", ["a"]) == [False]
 
 
 @pytest.mark.parametrize("name", OF_LISTS)

@@ -1,4 +1,4 @@
-"""Imported by each Python that the tests start: ``patience`` and ``seeds`` for the product, if that is imported."""
+"""Imported by each Python that the tests start: it changes the modules of the product that tests want otherwise."""
 
 import os
 import sys
@@ -6,6 +6,7 @@ from importlib.machinery import PathFinder
 
 import patience
 import seeds
+import slices
 
 
 def _lengthen(steps) -> None:
@@ -17,7 +18,11 @@ def _draw(digest) -> None:
         digest.secrets = seeds.drawn(os.environ[seeds.VARIABLE])
 
 
-CHANGES = {"urifilter_redis.engine.steps": _lengthen, "urifilter_redis.bloom.digest": _draw}
+CHANGES = {
+    "urifilter_redis.engine.steps": _lengthen,
+    "urifilter_redis.bloom.digest": _draw,
+    "urifilter_redis.bloom.retention": slices.limit,
+}
 
 
 class Finder(PathFinder):
