@@ -141,14 +141,15 @@ class Client:
     @contextlib.contextmanager
     def hurried(self):
         """Have each call tried once, whatever the machine's speed."""
-        kept = self._timeouts
-        self._set_timeouts(replace(kept, total=0.0))
+        self.set_total(0)
         try:
             yield
         finally:
-            self._set_timeouts(kept)
+            self.set_total(self._timeouts.total)
 
-    def _set_timeouts(self, timeouts: Timeouts) -> None:
+    def set_total(self, seconds: float) -> None:
+        """Let calls, also one that runs, take so long."""
+        timeouts = replace(self._timeouts, total=seconds)
         for each, session in zip(self._made, self._sessions, strict=True):
             session.timeouts = timeouts
             if self.is_sdk:
