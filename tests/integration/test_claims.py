@@ -815,7 +815,7 @@ def lost(proxy, method, *arguments, cut: int = 0):
 def lossy(any_server):
     """A filter of four shards over a proxy, its scripts loaded, and the proxy."""
     settings = {"redis": any_server.url, "shards": 4, "seed": 1} | PRECISE
-    quick = Timeouts(connect=1, reply=0.3, total=0.5)
+    quick = Timeouts(connect=10, reply=10, total=0.5)
     with (
         UriFilter.create("news", **settings) as made,
         Proxy(any_server.port) as proxy,
