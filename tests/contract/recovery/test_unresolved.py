@@ -87,9 +87,8 @@ def test_an_interrupted_retry_of_a_claim_leaves_what_the_error_had_told(client, 
     assert client.mine.unresolved == []
 
 
-def test_a_call_that_is_under_way_elsewhere_is_not_there(client):
-    if client.is_async:
-        pytest.skip("its calls are under way in one thread: those of other tasks are in test_coalescing")
+@pytest.mark.parametrize("client", ["blocking", "SDK"], indirect=True)
+def test_a_call_that_is_under_way_in_another_thread_is_not_there(client):
     begun, go_on, answers = threading.Event(), threading.Event(), []
 
     def hold(_):
