@@ -829,31 +829,6 @@ def lossy(any_server):
         yield news, proxy
 
 
-def test_a_retry_by_two_threads(lossy, monkeypatch):
-    """One of them gets the answers; the other is told that somebody asks already."""
-    news, proxy = lossy
-    with news.claims() as mine:
-        error = lost(proxy, mine.claim_many, ["a", "b"])
-        asked, go_on, perform = threading.Event(), threading.Event(), driver.perform_step
-
-        def held(step, sender):
-            asked.set()
-            go_on.wait(10)
-            return perform(step, sender)
-
-        answers: list[bool] = []
-        with monkeypatch.context() as patched:
-            patched.setattr(driver, "perform_step", held)
-            thread = threading.Thread(target=lambda: answers.extend(mine.claim_many(["a", "b"], retry=error)))
-            thread.start()
-            assert asked.wait(10)
-            with pytest.raises(ValueError, match="another thread or task is asking"):
-                mine.claim_many(["a", "b"], retry=error)
-            go_on.set()
-            thread.join()
-        assert answers == [True, True]
-
-
 @pytest.mark.slow
 def test_a_retry_distrusts_the_near_cache(lossy):
     """A method that tells ages asks the server about what the near cache had answered."""

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 from support.proxy import Fault
-from support.recovering import CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
+from support.recovering import BLOCKING, CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
 
 from urifilter_redis import UriFilterError
 from urifilter_redis.errors import FilterAPIError
@@ -129,6 +129,19 @@ def test_retry_of_what_no_call_has_raised_is_refused_and_sends_nothing(client):
             with pytest.raises(ValueError, match=f"retry= takes what {call.kind} raised for these same items, not"):
                 call.of(client)(ITEMS, retry=wrong)
     assert client.asked == asked
+
+
+@pytest.mark.parametrize("client", BLOCKING, indirect=True)
+@each_of(COMMANDS)
+def test_of_two_threads_that_retry_at_once_one_is_told_and_the_other_is_refused(client, call):
+    call.prepare(client)
+    error = client.lose(call.of(client), ITEMS)
+    with (
+        client.under_way(call.of(client), ITEMS, retry=error) as answer,
+        pytest.raises(ValueError, match="retry=: another thread or task is asking"),
+    ):
+        call.of(client)(ITEMS, retry=error)
+    assert answer == [call.told(ITEMS)]
 
 
 @each_of([each for each in COMMANDS if each.of_claims])
