@@ -20,6 +20,9 @@ from urifilter_redis.engine.driver import drive
 
 PRECISE = {"capacity": 10_000, "error_rate": 1e-8}
 QUICK = Timeouts(connect=0.2, reply=0.2, total=0.3)
+
+#: Where replies are cut at once, and others may be late.
+CUT = Timeouts(connect=10, reply=10, total=0.3)
 IN_FLIGHT, HOLDERS, META = (f"urifilter:{{news:0}}:{name}" for name in ("in_flight", "holders", "meta"))
 
 
@@ -251,7 +254,7 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
         Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
+        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
         UriFilter.open("news", redis=any_server.url) as other,
     ):
         mine = news.claims(lease=60)
@@ -293,7 +296,7 @@ def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
         Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news,
+        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
         UriFilter.open("news", redis=any_server.url) as other,
     ):
         with other.claims() as dead:

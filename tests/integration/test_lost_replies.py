@@ -12,7 +12,7 @@ from support.proxy import Fault, Proxy, at_random, first
 
 from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter
 
-QUICK = Timeouts(connect=1, reply=0.3, total=1)
+QUICK = Timeouts(connect=10, reply=10, total=1)
 
 
 def create(server, **settings) -> None:

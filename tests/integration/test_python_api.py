@@ -5,8 +5,6 @@ from __future__ import annotations
 import array
 import asyncio
 import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import numpy as np
@@ -22,26 +20,6 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.sdk import FilterAPIClient
 
 QUICK = Timeouts(connect=10, reply=10, total=0.6)
-
-
-class Held:
-    """Holds the first thread that sends something for a filter, until ``go_on`` is set."""
-
-    def __init__(self, news):
-        self.arrived, self.go_on, self._connector = threading.Event(), threading.Event(), news._connector
-
-    def __enter__(self):
-        self._send = self._connector.send
-        self._connector.send = self._wait
-        return self
-
-    def _wait(self, commands, meanwhile=None):
-        self.arrived.set()
-        self.go_on.wait(60)
-        return self._send(commands, meanwhile)
-
-    def __exit__(self, *_):
-        del self._connector.send
 
 
 class Page:
@@ -115,23 +93,6 @@ def test_a_list_that_changes_meanwhile(any_server):
             assert await news.contains_many(["a", "c"]) == [True, False]
 
     asyncio.run(session())
-
-
-def test_an_error_that_two_threads_retry(any_server):
-    """One of them gets the answers, and the other is refused, with the library's client."""
-    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
-    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        proxy.plan = first(*[Fault.CUT_AFTER] * 50)
-        with pytest.raises(AnswerLost) as lost:
-            news.insert_many(["a", "b"])
-        with Held(news) as held, ThreadPoolExecutor(1) as other:
-            answers = other.submit(news.insert_many, ["a", "b"], retry=lost.value)
-            held.arrived.wait(60)
-            with pytest.raises(ValueError, match="another thread or task is asking"):
-                news.unique(["a", "b"], retry=lost.value)
-            proxy.plan = first()
-            held.go_on.set()
-            assert answers.result() == [True, True]
 
 
 def test_an_error_about_objects_goes_through_pickle(any_server):

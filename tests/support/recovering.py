@@ -22,7 +22,7 @@ import pytest
 from support.blocked import Blocked
 from support.forked import in_child
 from support.proxy import Fault, HttpProxy, Proxy, first, never
-from support.servers import wait_until
+from support.servers import PATIENCE, wait_until
 from urifilter_redis import AnswerLost, AsyncUriFilter, Timeouts, UriFilter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
@@ -32,6 +32,7 @@ from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
 KINDS = ("blocking", "asyncio", "SDK", "asyncio SDK")
 SDKS = KINDS[2:]
+BLOCKING = KINDS[::2]
 
 #: Settings of the filter: with this seed ``ITEMS`` are of all shards.
 PRECISE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
@@ -141,14 +142,15 @@ class Client:
     @contextlib.contextmanager
     def hurried(self):
         """Have each call tried once, whatever the machine's speed."""
-        kept = self._timeouts
-        self._set_timeouts(replace(kept, total=0.0))
+        self.set_total(0)
         try:
             yield
         finally:
-            self._set_timeouts(kept)
+            self.set_total(self._timeouts.total)
 
-    def _set_timeouts(self, timeouts: Timeouts) -> None:
+    def set_total(self, seconds: float) -> None:
+        """Let calls, also one that runs, take so long."""
+        timeouts = replace(self._timeouts, total=seconds)
         for each, session in zip(self._made, self._sessions, strict=True):
             session.timeouts = timeouts
             if self.is_sdk:
@@ -170,6 +172,27 @@ class Client:
     def meet(self, fault: Fault, after: int = 0) -> None:
         """Have the next request meet a fault, or a later one."""
         self.network.plan = first(*[Fault.PASS] * after, fault)
+
+    @contextlib.contextmanager
+    def under_way(self, call, *arguments, **more):
+        """Have a call wait at the network, in a thread, while the block lasts; yield the list that gets its answer."""
+        begun, go_on, answer = threading.Event(), threading.Event(), []
+
+        def hold(_) -> Fault:
+            begun.set()
+            go_on.wait(PATIENCE)
+            return Fault.PASS
+
+        self.network.plan = hold
+        asking = threading.Thread(target=lambda: answer.append(call(*arguments, **more)))
+        asking.start()
+        try:
+            wait_until(begun.is_set, "nothing is asked")
+            yield answer
+        finally:
+            self.network.plan = never
+            go_on.set()
+            asking.join()
 
     def interrupt(self, monkeypatch, call, *arguments, at: int = 1, sent: bool = True, **more) -> bool:
         """Make a call that is interrupted at its ``at``-th sending, before it or after it; return whether it was."""

@@ -6,8 +6,7 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
-from urifilter_redis.cli import main
+from support import cli
 from urifilter_redis.cli.plan import FILTERS
 
 from urifilter_redis.bloom import costs
@@ -19,9 +18,8 @@ BILLION = 10**9
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(main, ["plan", *arguments])
-    assert done.exit_code == code, done.output
-    return done.output
+    out, err = cli.run("plan", *arguments, code=code)
+    return out.decode() + err
 
 
 def planned(*arguments: str) -> dict:

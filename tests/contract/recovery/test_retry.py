@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 from support.proxy import Fault
-from support.recovering import CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
+from support.recovering import BLOCKING, CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
 
 from urifilter_redis import UriFilterError
 from urifilter_redis.errors import FilterAPIError
@@ -37,7 +37,7 @@ def test_an_answer_of_a_reclaim_that_is_lost_once_is_told(client, news):
     assert len(client.mine.held) == 12
 
 
-@each_of(CALLS, quick=True)
+@each_of(COMMANDS, quick=True)
 def test_retry_tells_what_the_lost_answer_told(client, call):
     call.prepare(client)
     error = client.lose(call.of(client), ITEMS)
@@ -94,12 +94,14 @@ def terms_of(error) -> set:
     return {(type(each), each) for each in error.answers if each is not None}
 
 
-def test_objects_of_the_callers_are_asked_about_again_by_their_key(client):
+def test_objects_of_the_callers_are_asked_about_again_by_their_key_and_are_those_of_the_retry(client):
     pages = [{"url": item} for item in ITEMS]
     for call in CALLS[-4:]:
         items, key = [f"{call} {item}" for item in ITEMS], lambda page, of=call: f"{of} {page['url']}"
         error = client.lose(call.of(client), pages, key=key)
         assert error.items == pages
+        error = client.lose(call.of(client), items, retry=error)
+        assert error.items == items
         assert call.of(client)(pages, key=key, retry=error) == (pages if call.method == "unique" else call.told(items))
         assert call.of(client)(items) == call.again(items)
 
@@ -127,6 +129,19 @@ def test_retry_of_what_no_call_has_raised_is_refused_and_sends_nothing(client):
             with pytest.raises(ValueError, match=f"retry= takes what {call.kind} raised for these same items, not"):
                 call.of(client)(ITEMS, retry=wrong)
     assert client.asked == asked
+
+
+@pytest.mark.parametrize("client", BLOCKING, indirect=True)
+@each_of(COMMANDS)
+def test_of_two_threads_that_retry_at_once_one_is_told_and_the_other_is_refused(client, call):
+    call.prepare(client)
+    error = client.lose(call.of(client), ITEMS)
+    with (
+        client.under_way(call.of(client), ITEMS, retry=error) as answer,
+        pytest.raises(ValueError, match="retry=: another thread or task is asking"),
+    ):
+        call.of(client)(ITEMS, retry=error)
+    assert answer == [call.told(ITEMS)]
 
 
 @each_of([each for each in COMMANDS if each.of_claims])

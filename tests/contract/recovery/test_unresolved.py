@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
-from support.proxy import Fault, never
-from support.recovering import COMMANDS, ITEMS, each_of
-from support.servers import wait_until
+from support.recovering import BLOCKING, COMMANDS, ITEMS, each_of
 
 #: Calls that are kept when they are interrupted. What an interrupted claim took is given back.
 KEPT = [each for each in COMMANDS if each.command != "claim"]
@@ -87,22 +83,8 @@ def test_an_interrupted_retry_of_a_claim_leaves_what_the_error_had_told(client, 
     assert client.mine.unresolved == []
 
 
-def test_a_call_that_is_under_way_elsewhere_is_not_there(client):
-    if client.is_async:
-        pytest.skip("its calls are under way in one thread: those of other tasks are in test_coalescing")
-    begun, go_on, answers = threading.Event(), threading.Event(), []
-
-    def hold(_):
-        begun.set()
-        go_on.wait(60)
-        return Fault.PASS
-
-    client.network.plan = hold
-    asking = threading.Thread(target=lambda: answers.extend(client.news.insert_many(ITEMS)))
-    asking.start()
-    wait_until(begun.is_set, "nothing is asked")
-    assert client.news.unresolved == []
-    client.network.plan = never
-    go_on.set()
-    asking.join()
-    assert (answers, client.news.unresolved) == ([True] * 12, [])
+@pytest.mark.parametrize("client", BLOCKING, indirect=True)
+def test_a_call_that_is_under_way_in_another_thread_is_not_there(client):
+    with client.under_way(client.news.insert_many, ITEMS) as answer:
+        assert client.news.unresolved == []
+    assert (answer, client.news.unresolved) == ([[True] * 12], [])
