@@ -99,6 +99,10 @@ def test_what_json_cannot_carry(news):
     for bad in (b"b", np.bytes_(b"b"), "\ud83d\ude00", object(), {1: 2}):
         with refused("bad_item", [1]):
             news.insert_many(["a", bad])
+    with news.claims() as mine:
+        for bad in (b"", math.nan):
+            with refused("bad_item", [1]):
+                mine.claim_many(["a", "b"], payload=lambda item, bad=bad: bad if item == "b" else 1)
     assert news.contains_many(["a"]) == [False]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.servers import wait_until
-from support.surfaces import ALL, IMPOSSIBLE, PYTHON, on, refused
+from support.surfaces import IMPOSSIBLE, PYTHON, on, refused
 from support.surfaces.filters import FILTERS, each
 
 
@@ -31,7 +31,6 @@ def test_what_is_in_flight_is_not_forgotten_by_the_way(news):
         assert mine.commit(["a", "b"]) == [True, True]
 
 
-@on(*ALL)
 def test_a_removed_item_is_new_and_others_stay(make):
     queue = make(layout="counting")
     many = [f"https://example.com/{number}" for number in range(100)]

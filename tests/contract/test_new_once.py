@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from support.surfaces import ALL, JSON, LIBRARY, PYTHON, on
+from support.surfaces import JSON, LIBRARY, PYTHON, on
 
 
 def test_the_first_is_told_new_and_everybody_else_seen(news, other):
@@ -86,7 +86,6 @@ def test_bytes_are_the_text_that_they_encode(news, make_filter):
     assert news.insert_many(["é", "b", "a"]) == [False, True, False]
 
 
-@on(*ALL)
 def test_spellings_that_the_filter_makes_one(make):
     news = make(normalize="whatwg")
     spellings = ["http://example.com/", "http://Example.com:80/#x", "http://example.com/a"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 import pytest
-from support.surfaces import ALL, JSON, LIBRARY, PYTHON, on
+from support.surfaces import JSON, LIBRARY, PYTHON, on
 
 from urifilter_redis import Claim
 from urifilter_redis.engine import batch
@@ -73,7 +73,6 @@ def test_payloads_and_counts_stand_where_their_items_do(news):
         assert {each.item: each.payload for each in theirs.reclaim()} == {item: [item] for item in items if item != "5"}
 
 
-@on(*ALL)
 def test_a_repeat_in_a_call_counts_once(news):
     """In each method that changes something."""
     assert news.insert_many(["a", "a", "b", "a"]) == [True, False, True, False]
@@ -86,7 +85,6 @@ def test_a_repeat_in_a_call_counts_once(news):
         assert mine.commit(["d", "d", "x", "x"]) == [True, False, True, False]
 
 
-@on(*ALL)
 def test_a_repeat_is_removed_once(make):
     news = make(layout="counting")
     news.insert_many(["a", "a", "b"])

@@ -50,12 +50,14 @@ class Surface(contextlib.ExitStack):
     Attributes:
         name: its name, one of ``ALL``.
         server: the server.
+        made: the library's object about the filter that a test has made last, for what is done behind the surface.
         is_service: whether the HTTP service stands between.
     """
 
     def __init__(self, name: str, server: Server, service: Service) -> None:
         super().__init__()
         self.name, self.server, self._service = name, server, service
+        self.made: UriFilter | None = None
         self.is_service = name in JSON
         self._loop: asyncio.AbstractEventLoop | None = None
         if name.startswith("asyncio"):
