@@ -43,7 +43,7 @@ def other(clients, news, any_server):
     return clients.open("news", redis=any_server.url)
 
 
-def test_a_lost_reply_of_giving_up(any_server, clients):
+def test_a_lost_reply_of_a_rejection(any_server, clients):
     """``retry=`` of the same method asks again; that of another one is refused."""
     clients.create("news", redis=any_server.url, **PRECISE)
     with Proxy(any_server.port) as proxy:

@@ -292,7 +292,9 @@ def test_retry(news, other, valkey):
     news.insert("a")
     with (
         Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)) as lossy,
+        UriFilter.open(
+            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
+        ) as lossy,
     ):
         assert lossy.insert("a") is False
         with pytest.raises(AnswerLost) as lost:
@@ -310,7 +312,9 @@ def test_ages_of_a_retry(news, other, valkey):
     news.insert("a")
     with (
         Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)) as lossy,
+        UriFilter.open(
+            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
+        ) as lossy,
     ):
         assert lossy.insert_many(["a"]) == [False]
         with pytest.raises(AnswerLost) as lost:
@@ -325,7 +329,9 @@ def test_forgotten_before_a_retry(news, valkey):
     """A call that was lost, and forgotten before its answer came, leaves nothing in the cache."""
     with (
         Proxy(valkey.port, first(*[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)) as lossy,
+        UriFilter.open(
+            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
+        ) as lossy,
     ):
         with pytest.raises(AnswerLost) as lost:
             lossy.insert_many(["a"])
