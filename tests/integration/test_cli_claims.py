@@ -365,7 +365,7 @@ def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     ("command", "number"),
     [
         ("claim", signal.SIGINT),
-        ("reclaim", signal.SIGTERM),
+        pytest.param("reclaim", signal.SIGTERM, marks=pytest.mark.quick),
         pytest.param("claim", signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param("reclaim", signal.SIGINT, marks=pytest.mark.slow),
     ],
