@@ -66,7 +66,7 @@ def test_what_was_forgotten_is_told_so_once(lossy):
     assert lossy.straight.unique(ITEMS[:10]) == ITEMS[5:10]
 
 
-def test_claims_go_from_hand_to_hand_once(lossy):
+def test_claims_go_from_holder_to_holder_once(lossy):
     with lossy.news.claims() as mine, lossy.straight.claims() as theirs:
         assert lossy(mine.claim_many, ITEMS) == [True] * 20
         assert lossy(mine.commit, ITEMS[:5]) == [True] * 5

@@ -33,6 +33,13 @@ def test_a_full_filter_takes_nothing_more(full):
     assert full.insert_many(THERE) == [False] * 150
 
 
+def test_a_list_of_which_a_part_found_room(full):
+    """It is refused at once, because no repeat would find room for the rest."""
+    with refused("filter_full"):
+        full.insert_many([*THERE * 4, *MORE])
+    assert full.contains_many(MORE) == [False] * 5
+
+
 def test_a_full_filter_gives_nobody_a_claim_that_could_not_be_committed(full):
     with full.claims() as mine:
         for method in (mine.claim_many, mine.commit):

@@ -11,7 +11,7 @@ def all_of(news, mine):
     of_holders = (mine.claim_many, mine.commit, mine.release, mine.reject)
     calls = [lambda method=method: method(["a"]) for method in of_items]
     calls += [lambda method=method: method(["a"]) for method in of_holders[:3]]
-    calls.append(lambda: mine.reject(["a"], "404"))
+    calls += [lambda: mine.reject(["a"], "404"), mine.reclaim, mine.outstanding]
     return [*calls, news.in_flight, news.dead_letters, news.retry_dead_letters]
 
 

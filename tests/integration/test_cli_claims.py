@@ -93,7 +93,7 @@ def test_long_lists_and_none(news):
     assert json.loads(cli.run("--json", "dead-letters", "news", "--retry")[0]) == {"filter": "news", "offered": 101}
 
 
-def test_giving_up(news):
+def test_rejecting(news):
     """Lines that their holder has in flight, with a reason; of others nothing."""
     run("claim", "--holder", HOLDER, given=b"a\nb\nc\n")
     run("claim", given=b"d\n")
@@ -365,7 +365,7 @@ def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
     ("command", "number"),
     [
         ("claim", signal.SIGINT),
-        ("reclaim", signal.SIGTERM),
+        pytest.param("reclaim", signal.SIGTERM, marks=pytest.mark.quick),
         pytest.param("claim", signal.SIGHUP, marks=pytest.mark.slow),
         pytest.param("reclaim", signal.SIGINT, marks=pytest.mark.slow),
     ],

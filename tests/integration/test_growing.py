@@ -10,10 +10,10 @@ import sys
 import pytest
 from support import crawler
 from support.pipelines import pipelines
-from support.proxy import Proxy, at_random
+from support.proxy import Fault, Proxy, at_random, first
 from support.shard_keys import shard_key
 
-from urifilter_redis import FilterFull, UriFilter
+from urifilter_redis import AnswerLost, FilterFull, Timeouts, UriFilter
 from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.sizing import SLICE_LIMIT
 from urifilter_redis.flows import turn
@@ -137,6 +137,25 @@ def test_full_when_no_slice_can_be_made(any_server, monkeypatch):
         assert news.insert_ages([0, 15, 200]) == [2, 1, 1]
         with pytest.raises(FilterFull):
             news.insert(300)
+
+
+def test_in_doubt_and_then_full(any_server, monkeypatch):
+    """A call that may still run has no answer yet, although its repeat finds no room."""
+    monkeypatch.setattr(retention, "GROWN_LIMIT", 1)
+    with (
+        UriFilter.create("news", redis=any_server.url, capacity=10, error_rate=1e-8, retention="growing") as news,
+        Proxy(any_server.port) as proxy,
+        UriFilter.open("news", redis=proxy.url, timeouts=Timeouts(connect=10, reply=2, total=1)) as far,
+    ):
+        far.insert("x")
+        proxy.plan = first(Fault.DELAY)
+        news.insert_many(range(9))
+        with pytest.raises(AnswerLost) as lost:
+            far.insert_many(["a", "b"])
+        assert lost.value.answers == [None, None]
+        proxy.plan = first()
+        with pytest.raises(FilterFull):
+            far.insert_many(["c", "d"])
 
 
 def test_seen_items_make_nothing_grow(server):

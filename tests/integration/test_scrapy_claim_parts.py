@@ -286,6 +286,19 @@ def test_an_idle_spider_waits_for_one_that_is_busy(any_server):
     run(any_server, test)
 
 
+@pytest.mark.quick
+def test_an_idle_spider_waits_for_what_has_failed(any_server):
+    """For as long as a failure may be delayed, which is longer than a lease here."""
+
+    async def test(parts):
+        with another(any_server) as mine:
+            mine.claim(A, payload=payload(A))
+            mine.release([A], delay=30, failed=True)
+        assert await parts.idle()
+
+    run(any_server, test, URIFILTER_CLAIM_DELAY=20, URIFILTER_CLAIM_FAILURES=3)
+
+
 @pytest.mark.parametrize(("delay", "stays"), [(3, True), (600, False)])
 def test_what_others_have_released(any_server, delay, stays):
     """An idle spider waits for pages that others will have tried again soon, and not for those that they parked."""
@@ -792,6 +805,7 @@ def test_found_while_redis_is_away(make_server, on_error):
     assert (state(server, A), left(server).keys()) == ("committed", {C})
 
 
+@pytest.mark.quick
 def test_links_that_cannot_be_told(any_server):
     """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
 

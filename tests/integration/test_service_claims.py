@@ -307,6 +307,31 @@ def test_two_tokens(guarded, served):
 
 
 @pytest.mark.slow
+def test_a_key_is_its_tokens_own(guarded, served):
+    """Another token with the same key is answered for itself; the scheme of a token is read in any case."""
+
+    def insert(scheme, token):
+        more = {"Authorization": f"{scheme} {token}", "Idempotency-Key": "0123456789abcdef/0/1"}
+        with guarded.raw() as connection:
+            answer = connection.ask(request("POST", "/v1/filters/news/insert", b'{"items": ["a"]}', **more))
+        return answer.json()["new"]
+
+    assert insert("Bearer", WRITER) == [True]
+    assert insert("bearer", WRITER) == [True]
+    assert insert("BEARER", SECOND) == [False]
+
+
+def test_what_is_outstanding_in_a_part(service, make_filter):
+    """It is null until all shards were looked at, and these are so many that one reclaim does not."""
+    many = make_filter("many", shards=40)
+    with many.claims() as others:
+        others.claim_many(range(200))
+    body = {"holder": HOLDER, "lease": 60, "limit": 1}
+    found = ask(service, "POST", "/v1/filters/many/reclaim", body).json()
+    assert (found["total"], found["outstanding"]) == (1, None)
+
+
+@pytest.mark.slow
 def test_without_a_holder(guarded, served, service, news):
     """A commit needs none. A release does if there are tokens, because it would give back what others have."""
     one = Caller(guarded, token=WRITER)

@@ -58,6 +58,22 @@ def test_several_sources(any_server):
         target.union("monday", "all")
 
 
+def test_the_next_checkpoint_has_it(any_server, folder, make_filter):
+    """Also a union of so few items that the count of the target's stays."""
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("all", **where, **PRECISE) as target:
+        target.insert_many(range(2000))
+        target.checkpoint()
+        few = make_filter("few", **target.settings)
+        few.insert_many(["a", "b", "c"])
+        target.union("few")
+        assert target.checkpoint().shards == 1
+    with any_server.client() as admin:
+        admin.flushall()
+    with UriFilter.open("all", **where) as target:
+        assert target.contains_many(["a", "b", "c"]) == [True] * 3
+
+
 def test_forgotten_items(server):
     """Seen in either is seen; what only one has forgotten, and the other never saw, stays new."""
     target, source = pair(server, shards=2)

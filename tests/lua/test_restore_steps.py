@@ -150,3 +150,27 @@ def test_the_number_of_a_checkpoint(shard):
     for archived, made in ((0, 1), (5, 6), (2, 7)):
         shard.call(calls.checkpoint("begin", shard.config.uid, KEYS, archived))
         assert shard.client.hget(KEYS.meta, "checkpoint") == b"%d" % made
+
+
+def test_a_record_of_a_clock_that_was_ahead(shard):
+    """Redis kept it, and a restore brought an older bitmap back: the repeat inserts its items again, and says new."""
+    call_id, empty = shard.call_id(), bytes(shard.client.strlen(KEYS.slice("today")))
+    assert shard.ask("insert", A + B, call_id) == [0, 0]
+    younger = """local values = {cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))}
+        values[2] = values[2] + 60000
+        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(values)))"""
+    shard.client.eval(younger, 1, KEYS.replies, call_id.rsplit("/", 2)[0])
+    restore(shard, "begin", timeline="")
+    shard.client.set(KEYS.slice("today"), empty)
+    restore(shard, "finish", fields=["phase", "idle"], names=["today"])
+    assert shard.ask("insert", A + B, call_id) == [0, 0]
+    assert shard.ask("contains", A + B) == [1, 1]
+
+
+def test_arranged_twice(shard):
+    """A repeat of the step, whose reply was lost, renames nothing once more."""
+    size = shard.client.strlen(KEYS.slice("today"))
+    restore(shard, "begin", timeline="")
+    for _ in range(2):
+        assert restore(shard, "arrange", fields=["before", "idle"], names=["today", "history_1"]) == 1
+    assert shard.client.strlen(KEYS.slice("history_1")) == size

@@ -56,6 +56,8 @@ def test_documents_are_replaced_by_who_knows_what_they_replace(registered):
 
 def test_of_many_swaps_one_wins(archive):
     """8 threads with clients of their own, 20 rounds: each round has one winner."""
+    if archive.startswith("mongodb://mock"):
+        pytest.skip("an update of mongomock is not atomic: pip install mongoeco into a Python 3.13")
     backends = [open_backend(archive) for _ in range(8)]
     drive(backends[0].swap(Key("news"), None, b"text"))
     wins = []

@@ -1,4 +1,4 @@
-"""The description of the API: one set of names below /v1, with the older interface apart from it."""
+"""The description of the API: one set of names below /v1, with the older interface apart from it; and its pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from urifilter_redis.http_api import DEFAULT_PATH
 from urifilter_redis.service.app import make_api
 from urifilter_redis.service.endpoints import Service
+from urifilter_redis.service.requests import PageQuery
 from urifilter_redis.service.settings import FilterSettings, ServiceSettings
 
 OLDER = ("filter_typeid", "URI_list")
@@ -145,3 +146,15 @@ def test_a_page_of_a_list(document):
         limit, after = document["paths"][f"/v1/filters/{{filter}}/{name}"]["get"]["parameters"][-2:]
         assert (limit["name"], limit["schema"]["maximum"], limit["schema"]["default"]) == ("limit", 100, 100)
         assert (after["name"], after["required"]) == ("after", False)
+
+
+def test_pages_of_names():
+    """Each name is in one page; the last page has no next."""
+    found, query = [], PageQuery(limit=2)
+    while True:
+        page, more = query.page_of(["d", "b", "c", "a"])
+        found.append(page)
+        if not more:
+            break
+        query = PageQuery(limit=2, after=more["next"])
+    assert found == [["a", "b"], ["c", "d"]]

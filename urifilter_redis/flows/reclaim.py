@@ -118,6 +118,9 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
 
     Those come first that have a record of this name: an earlier attempt of the same request may have left it, and what
     that claimed must be told before the limit is reached.
+
+    Of a filter that was dropped, or lost, nothing is in flight either, and no crawl may end by that: a beat, which is a
+    script, is refused there.
     """
     own = bytes.fromhex(holdings.holding.holder)
     commands: list[calls.Arguments] = []
@@ -130,14 +133,17 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
             ("ZRANGE", keys.holders, "0", "1", "WITHSCORES"),
             ("ZRANGE", keys.holders, "-1", "-1", "WITHSCORES"),
             ("HEXISTS", keys.replies, record),
+            ("HGET", keys.meta, "fixed"),
         ]
     asked = monotonic()
     replies = yield from ask(session, *commands)
     at = monotonic()
     due: list[int] = []
     again: list[int] = []
-    columns = zip(shards, *(replies[n::6] for n in range(6)), strict=True)
-    for shard, time, in_flight, owned, earliest, latest, recorded in columns:
+    columns = zip(shards, *(replies[n::7] for n in range(7)), strict=True)
+    for shard, time, in_flight, owned, earliest, latest, recorded, fixed in columns:
+        if fixed != session.config.fixed(shard).encode():
+            yield from ask(session, claims.beat(session.config.uid, session.keys.shard(shard), holdings.holding))
         now = time_of(time)
         longest = max(session.view(shard).claims, 1000 * claims.LEASE_OF_MANY)
         too_long = any(until > now + longest for _, until in to_scores(latest))

@@ -422,7 +422,7 @@ def flow_of(
         )
     if isinstance(asked, CommitRequest):
         if asked.holder is None and asked.reason is not None:
-            raise Refusal("bad_request", "reason: only a holder gives items up: name the holder")
+            raise Refusal("bad_request", "reason: only a holder rejects items: name the holder")
         return lambda session, key: claims.commit(
             session, given, _holding(session, asked, token), reason=asked.reason, call_key=key
         )

@@ -109,7 +109,7 @@ def refusal_of(error: errors.UriFilterError, field: str | None = None) -> Refusa
         more[field] = (
             error.answers if field == "ages" else [None if each is None else each == 1 for each in error.answers]
         )
-        if code != "refused":  # no repeat gets the rest of a key that has served other items
+        if code not in {"refused", "filter_full"}:  # of these no repeat gets the rest
             code = "answer_lost"  # a part was done, so a repeat must have the same key
     away = isinstance(error, errors.ServerUnavailable | errors.ArchiveError)
     told = _LOST if isinstance(error, errors.SliceLost) else _WORDS.sub("", str(error))

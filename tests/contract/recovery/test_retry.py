@@ -217,6 +217,13 @@ def test_how_many_were_offered_once_more_is_told_by_a_retry(client, items):
     assert client.news.retry_dead_letters(*items) == 0
 
 
+def test_a_rejection_that_is_retried_has_the_reason_that_it_had(client):
+    client.mine.claim_many(ITEMS)
+    error = client.lose(client.mine.reject, ITEMS, "a" + "ü" * 100)
+    assert client.mine.reject(ITEMS, retry=error) == [True] * 12
+    assert {each.reason for each in client.news.dead_letters()} == {"a" + "ü" * 99}  # 200 bytes of it are kept
+
+
 class TestAfterTheRecordIsGone:
     """Nobody knows any more whether the items were new: the call fails, and calls no item seen or new."""
 
