@@ -683,7 +683,7 @@ def test_tokens(browser, redis, make):
         visit(page, "news")
         assert ask(page, "contains", "https://example.com/") == ["1 of 1 new in news", "new"]
         assert page.locator("#tools button").all_inner_texts() == ["Check"]
-        expect(page.locator("#claims")).to_contain_text("In hand1")
+        expect(page.locator("#claims")).to_contain_text("In flight1")
         expect(page.locator("#in-flight")).to_be_hidden()  # payloads are for those who may claim
         expect(page.locator("#dead-letters")).to_be_hidden()
         expect(page.locator("#pastes")).to_contain_text("Bearer TOKEN")

@@ -14,9 +14,10 @@ import pytest
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
 
+from urifilter_redis import Claim, Timeouts
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ATTEMPT_HEADER
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient, claims_backend
 
 
 @pytest.fixture
@@ -343,3 +344,49 @@ def test_a_connection_out_of_step(news, service):
             assert api.unique("news", [f"a{number}", "b"])[0] == f"a{number}"
             assert api.ages("news", [f"a{number}", f"c{number}"]) == [1, 0]
     assert news.inserted() == 11
+
+
+#: An answer of somebody between, to a request that the service may have done: final at once, and in doubt.
+LOST = (401, {ATTEMPT_HEADER: None}, b"<html>of somebody else</html>")
+
+
+def ages(*found):
+    return 200, {}, {"filter": "news", "ages": [*found], "total": len(found), "unique": found.count(0)}
+
+
+def test_a_request_in_doubt_is_not_cut():
+    """Although the client has learnt meanwhile that the service takes less at once: new keys would tell "seen"."""
+    much = (422, {}, {"error_code": "too_many_items", "error": "at most 2"})
+    answers = (LOST, much, ages(0, 0), ages(0, 0), ages(0, 0, 0, 0))
+    with Scripted(*answers) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError) as lost:
+            api.insert_ages("news", [*"abcd"])
+        assert api.insert_ages("news", [*"efgh"]) == [0] * 4
+        assert api.insert_ages("news", [*"abcd"], retry=lost.value) == [0] * 4
+    keys = [headers["Idempotency-Key"] for _, headers, _ in server.seen]
+    assert (len(keys), keys[4]) == (5, keys[0])
+
+
+def test_a_bug_of_the_service_is_in_doubt():
+    """It may have inserted before it failed, so ``retry=`` asks under the same key."""
+    bug = (500, {}, {"error_code": "internal_error", "error": "a bug"})
+    with Scripted(*[bug] * 99) as server, FilterAPIClient(server.url, timeouts=Timeouts(total=0.3)) as api:
+        with pytest.raises(FilterAPIError) as lost:
+            api.insert_many("news", ["a"])
+        assert lost.value.error_code == "answer_lost"
+        server.answers = iter([ages(0)])
+        assert api.insert_many("news", ["a"], retry=lost.value) == [True]
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
+
+
+def test_a_reclaim_that_fails_half_way(monkeypatch):
+    """What it was answered before is returned, with its counts."""
+    monkeypatch.setattr(claims_backend, "RECLAIMED_A_CALL", 1)
+    taken = {"item": "a", "payload": "A", "failures": 1, "lapses": 2}
+    one = (200, {}, {"filter": "news", "claims": [taken], "total": 1, "outstanding": None})
+    lost = (503, {}, {"error_code": "slice_lost", "error": "lost"})
+    gone = (404, {}, {"error_code": "filter_not_found", "error": "none"})
+    with Scripted(one, lost, gone) as server, FilterAPIClient(server.url) as api:
+        mine = api.claims("news")
+        assert mine.reclaim(5) == mine.held == [Claim("a", "A", failures=1, lapses=2)]
+        mine.close()
