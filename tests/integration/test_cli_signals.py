@@ -330,7 +330,7 @@ def test_other_commands_that_stream(command, ages):
     with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
         precise.insert(b"there")
         precise.claims(beats=False).claim(b"in flight")
-        process.stdin.write(b"there\nin hand\nother\n")
+        process.stdin.write(b"there\nin flight\nother\n")
         process.stdin.flush()
         wait_until(lambda: precise.ages([b"there", b"in flight", b"other"]) == ages, "nothing was done")
         process.send_signal(signal.SIGHUP)
