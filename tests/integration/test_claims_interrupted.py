@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 
 import pytest
 from support.forked import in_child
 from support.interrupts import Interrupt
+from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import AnswerLost, UriFilter
+from urifilter_redis import AnswerLost, Timeouts, UriFilter
 from urifilter_redis.bloom.digest import hasher, shards_of
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.engine.driver import drive
@@ -131,10 +133,7 @@ def test_a_retry_that_is_interrupted(news, other, sample, monkeypatch):
         answers = interrupted(at, lambda each=(mine, items, error): each[0].claim_many(each[1], retry=each[2]))
         if answers is None:
             assert claimed(mine.held) == sorted(known), at
-            with monkeypatch.context() as patched:
-                patched.setattr(holdings, "BEATS", 0.0)
-                beat(news, mine)
-                beat(news, mine)
+            beats(news, mine, monkeypatch)
             assert other.beat(mine.holder) == len(known), at
             answers = mine.claim_many(items, retry=error)
         got = [item for item, answer in zip(items, answers, strict=True) if answer]
@@ -164,3 +163,96 @@ def test_a_forked_child_of_a_thread_that_calls(any_server):
         finally:
             ended.set()
             thread.join()
+
+
+@contextlib.contextmanager
+def stopped_after(monkeypatch, owner, name):
+    """The next call of a method raises KeyboardInterrupt once it is done."""
+    method = getattr(owner, name)
+
+    def stopped(*arguments, **more):
+        method(*arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def beats(news, mine, monkeypatch) -> None:
+    """Beat twice, as if both were due: the first one compares, the second gives back."""
+    with monkeypatch.context() as patched:
+        patched.setattr(holdings, "BEATS", 0.0)
+        for _ in range(2):
+            beat(news, mine)
+
+
+@pytest.mark.quick
+def test_a_reclaim_that_is_interrupted(news, other, monkeypatch):
+    """What it took is given back by the next beats."""
+    items = fresh()
+    with other.claims() as dying:
+        dying.claim_many(items)
+    mine = news.claims(lease=3600)
+    with stopped_after(monkeypatch, mine._holdings, "note_round"):
+        mine.reclaim()
+    assert mine.held == []
+    beats(news, mine, monkeypatch)
+    assert other.beat(mine.holder) == 0
+    with other.claims() as theirs:
+        assert claimed(theirs.reclaim()) == sorted(items)
+
+
+@pytest.mark.quick
+def test_a_commit_that_is_interrupted(news, other, monkeypatch):
+    """What the object has is compared with the filter: what others have committed since is not in flight any more."""
+    mine, items = news.claims(lease=3600), fresh()
+    assert all(mine.claim_many(items))
+    with stopped_after(monkeypatch, mine._holdings, "begin"):
+        mine.commit(items)
+    assert all(other.commit(items))
+    beats(news, mine, monkeypatch)
+    assert mine.held == []
+    mine.close()
+
+
+@pytest.mark.quick
+def test_a_retry_that_is_interrupted_at_its_end(news, other, monkeypatch):
+    """What the error told stays in flight; the rest is given back, and no further retry offers it."""
+    with news.claims() as mine:  # so that the script is loaded
+        mine.claim("warm")
+    mine, items = news.claims(lease=3600), fresh()
+    error = lost(mine, items, monkeypatch)
+    known = [item for item, answer in zip(items, error.answers, strict=True) if answer]
+    with stopped_after(monkeypatch, mine._backend.pending, "answered"):
+        mine.claim_many(items, retry=error)
+    assert claimed(mine.held) == sorted(known)
+    beats(news, mine, monkeypatch)
+    assert other.beat(mine.holder) == len(known)
+    answers = mine.claim_many(items, retry=error)
+    assert [item for item, answer in zip(items, answers, strict=True) if answer] == known
+    assert claimed(mine.held) == sorted(known)
+    mine.close()
+
+
+@pytest.mark.quick
+def test_a_reclaim_whose_reply_is_lost(any_server, news, other):
+    """What it may have taken is given back as the claims are closed, and not a lease later."""
+    quick = Timeouts(connect=10, reply=10, total=0.3)
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as far:
+        with other.claims() as dying:
+            dying.claim("warm")
+        with far.claims() as warm:  # by now the server knows the script
+            warm.commit([each.item for each in warm.reclaim()])
+        with other.claims() as dying:
+            dying.claim("a")
+        mine = far.claims(lease=3600)
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(AnswerLost):
+            mine.reclaim()
+        proxy.plan = first()
+        assert mine.held == []
+        mine.close()
+    with other.claims() as theirs:
+        assert claimed(theirs.reclaim()) == ["a"]

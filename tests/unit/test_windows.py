@@ -134,3 +134,5 @@ def test_a_server_that_is_full_in_the_middle_of_a_call():
     assert told.value.answers.count(None) == 20 - len(answers)
     assert refusal_of(told.value, "ages").code == "answer_lost"  # for a repeat needs the same key
     assert "memory is full" in str(refusal_of(told.value, "ages"))
+    was_there = refusal_of(told.value, "was_there").content["was_there"]
+    assert [each is None for each in was_there] == [each is None for each in told.value.answers]  # and not false
