@@ -8,7 +8,7 @@ import pytest
 from support import servers
 from support.service import Service
 from support.started import slices
-from support.surfaces import ALL, Surface
+from support.surfaces import ALL, Surface, cases
 
 #: Workers that share the modules; each starts a service of its own, which takes longer than most tests.
 GROUPS = 4
@@ -30,7 +30,7 @@ def service(clean_server):
         yield running
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=cases(*ALL))
 def surface(request, any_server, service):
     """One of the six ways to ask about filters of a server that is empty."""
     with Surface(request.param, any_server, service) as made:

@@ -33,15 +33,6 @@ class Caller:
         return {name: each for name, each in content.items() if name != "filter"}
 
 
-def taken(item, payload=None, failures=0, lapses=0):
-    return {
-        "item": item,
-        "payload": item if payload is None else payload,
-        "failures": failures,
-        "lapses": lapses,
-    }
-
-
 def items(answer):
     return sorted(each["item"] for each in answer["claims"])
 

@@ -34,6 +34,9 @@ KINDS = ("blocking", "asyncio", "SDK", "asyncio SDK")
 SDKS = KINDS[2:]
 BLOCKING = KINDS[::2]
 
+#: All four, for parameters: a blocking client and its awaited twin share their code, so one of both is quick.
+EACH_KIND = ("blocking", "asyncio SDK", *(pytest.param(each, marks=pytest.mark.slow) for each in ("asyncio", "SDK")))
+
 #: Settings of the filter: with this seed ``ITEMS`` are of all shards.
 PRECISE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
 ITEMS = [f"https://example.com/{number}" for number in range(12)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import ITEMS_A_REQUEST, KINDS, PRECISE, Client
+from support.recovering import EACH_KIND, ITEMS_A_REQUEST, PRECISE, Client
 
 from urifilter_redis import UriFilter
 from urifilter_redis.protocol import scripts
@@ -38,7 +38,7 @@ def news(any_server, make_filter_at):
     return make_filter_at(any_server)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def client(request, any_server, service, news, monkeypatch):
     """One of the four clients, of which a call about ``ITEMS`` has three requests."""
     monkeypatch.setattr("urifilter_redis.sdk.calls.ITEMS_A_REQUEST", ITEMS_A_REQUEST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
+from support.recovering import CALLS, COMMANDS, EACH_KIND, ITEMS, SDKS, Client, each_of
 from support.shard_keys import shard_key
 
 from urifilter_redis.bloom.digest import shards_of
@@ -55,7 +55,7 @@ def test_what_a_claim_has_ended_is_in_flight_no_more_and_the_rest_is_until_the_r
     assert client.mine.held == []
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=EACH_KIND)
 def whole(request, any_server, service, news):
     """Each client; one of the service asks for all items in one request."""
     with Client(request.param, any_server, service) as made:

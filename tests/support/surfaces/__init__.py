@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from support.servers import Server
     from support.service import Service
 
-__all__ = ["ALL", "IMPOSSIBLE", "JSON", "LIBRARY", "PYTHON", "SDK", "Refused", "Surface", "on", "refused"]
+__all__ = ["ALL", "IMPOSSIBLE", "JSON", "LIBRARY", "PYTHON", "SDK", "Refused", "Surface", "cases", "on", "refused"]
 
 #: The clients of the library, those of the service, all that Python has, and all that speak JSON.
 LIBRARY = ("blocking", "asyncio")
@@ -39,9 +39,15 @@ ALL = (*PYTHON, "http", "cli")
 _CERTIFICATES = ssl.create_default_context()
 
 
+def cases(*names: str) -> list[Any]:
+    """Return the surfaces as parameters: a blocking client and its awaited twin share their code, so one is quick."""
+    twins = {"asyncio": "blocking", "sdk": "asyncio-sdk"}
+    return [pytest.param(each, marks=pytest.mark.slow) if twins.get(each) in names else each for each in names]
+
+
 def on(*names: str) -> pytest.MarkDecorator:
     """Run a test on these surfaces, because the others have no word for what it is about."""
-    return pytest.mark.parametrize("surface", names, indirect=True)
+    return pytest.mark.parametrize("surface", cases(*names), indirect=True)
 
 
 class Surface(contextlib.ExitStack):
