@@ -17,7 +17,7 @@ GROUPS = 4
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Let as few workers as there usually are share the modules."""
-    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    here = [item for item in items if Path(__file__).parent in item.path.parents]
     modules = list(dict.fromkeys(item.path for item in here))
     for item in here:
         item.add_marker(pytest.mark.xdist_group(f"contract {modules.index(item.path) % GROUPS}"))

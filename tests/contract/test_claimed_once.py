@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.surfaces import JSON, LIBRARY, PYTHON, on
 from support.surfaces.filters import FILTERS, each
 
@@ -67,6 +68,7 @@ def test_what_was_seen_is_not_claimed(news):
         assert mine.unique(["a", "b", "c"]) == ["c"]
 
 
+@pytest.mark.sampled
 @on("asyncio", "http", "cli")
 @each(FILTERS)
 def test_in_each_layout_and_retention(make, surface, settings):

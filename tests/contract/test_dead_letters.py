@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.surfaces import JSON, PYTHON, on
 from support.surfaces.filters import FILTERS, each
 
@@ -94,6 +95,7 @@ def test_a_reason_may_be_left_out(news):
         assert [each.reason for each in news.dead_letters()] == [""]
 
 
+@pytest.mark.sampled
 @on("asyncio", "http")
 @each(FILTERS)
 def test_in_each_layout_and_retention(make, settings):

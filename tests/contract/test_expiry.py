@@ -41,6 +41,7 @@ def test_or_its_window_after_it_was_last_seen(make, surface):
     assert news.unique(OLD) == OLD[10:]
 
 
+@pytest.mark.sampled
 @on("asyncio", "http")
 @each(TURNING)
 def test_in_each_retention_that_turns(make, surface, settings):

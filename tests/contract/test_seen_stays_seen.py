@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.surfaces import on, refused
 from support.surfaces.filters import FILTERS, each
 
@@ -21,6 +22,7 @@ def test_all_that_was_inserted_is_seen(news, other):
         assert asked.unique(ITEMS) == []
 
 
+@pytest.mark.sampled
 @on("asyncio", "http", "cli")
 @each(FILTERS)
 def test_in_each_layout_and_retention(make, surface, settings):

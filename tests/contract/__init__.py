@@ -1,0 +1,1 @@
+"""The promises, each a module; a package, so that its service ends with its tests."""

@@ -1,0 +1,1 @@
+"""What the four clients do after a failure."""
