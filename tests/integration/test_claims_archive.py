@@ -63,7 +63,7 @@ def test_into_an_empty_redis(any_server, folder, name):
     sound(folder)
 
 
-def test_notes_come_back(any_server, folder):
+def test_dead_letters_come_back(any_server, folder):
     """Dead letters are back after a restore; a rejection is a change for the next checkpoint."""
     where = {"redis": any_server.url, "archive": folder}
     with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:

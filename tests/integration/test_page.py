@@ -165,7 +165,7 @@ def stop_time(tab) -> None:
 def count_polls(tab):
     """Stop the page's time but for ``clock.run_for``; return where it shows how often it asked before.
 
-    Not more than ten seconds may pass while a request is under way: it would be rejected.
+    Not more than ten seconds may pass while a request is under way: it would be given up.
     """
     counter = itertools.count()
     stop_time(tab)
@@ -424,11 +424,11 @@ def test_numbers(tab):
                 **timed,
             },
             {"items": "1.23M", "full": "12 %", "rate": "1 in 4.8 million", "memory": "12.3 MB", "speed": "12"}
-            | {"rotation": "in 12 min", "retention": "ring 3 × 1d", "hand": "", "full_in": "", "checkpoint": ""},
+            | {"rotation": "in 12 min", "retention": "ring 3 × 1d", "in_flight": "", "full_in": "", "checkpoint": ""},
         ),
         "over": (
             {"items": 25_000, "full": 2.5, "full_in": 0, "error_rate_now": 2e-4, "claims": hands, "speed": 0.001},
-            {"items": "25,000", "full": "250 %", "full_in": "now", "rate": "1 in 5,000", "hand": "12,345"}
+            {"items": "25,000", "full": "250 %", "full_in": "now", "rate": "1 in 5,000", "in_flight": "12,345"}
             | {"speed": "3.6 an hour"},
         ),
         "late": (

@@ -216,7 +216,7 @@ def test_giving_up(shard):
 
 
 @pytest.mark.parametrize("layout", [("blocked", 12, 100), ("counting", 3, 300)])
-def test_what_deletes_a_note(client, layout):
+def test_what_deletes_a_dead_letter(client, layout):
     """A commit, forget, remove, and a claim of an item that has expired; a checkpoint then finds a change."""
     shard = Shard(client, geometry(*layout))
     ways = [lambda: shard.commit(NO_HOLDER, A), lambda: shard.ask("forget", A)]
@@ -275,7 +275,7 @@ def expire(shard):
     shard.client.setrange(KEYS.slice("today"), 0, b"\0" * shard.config.bytes)
 
 
-def test_an_insert_deletes_notes(shard):
+def test_an_insert_deletes_dead_letters(shard):
     """Of what it answers new: it has expired since. The notes of what is seen, or in flight, stay."""
     shard.claim(ONE, A + B + C)
     assert shard.reject(ONE, A + B, b"404") == [0, 0]
@@ -290,7 +290,7 @@ def test_an_insert_deletes_notes(shard):
     assert set(leases_of(shard.client)) == {C}
 
 
-def test_the_oldest_notes_go_first(shard):
+def test_the_oldest_dead_letters_go_first(shard):
     """At most a mebibyte of them is kept; the total goes on."""
     items = [md5(b"%d" % number) for number in range(30)]
     for number, item in enumerate(items):
@@ -303,7 +303,7 @@ def test_the_oldest_notes_go_first(shard):
     assert shard.meta()["rejected"] == "30"
 
 
-def test_the_newest_notes_stay(shard):
+def test_the_newest_dead_letters_stay(shard):
     """Also after the clock was set back; old ones go for a long one; of more than a mebibyte in a call a part stays."""
     key, times = KEYS.of_dead_letters
     old = [md5(b"%d" % number) for number in range(250)]

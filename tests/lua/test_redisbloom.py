@@ -165,8 +165,8 @@ def test_forgotten_items_that_are_not_answered(client, shard):
     assert shard.ask("insert", [items[5]]) == [0]
 
 
-def test_an_insert_deletes_notes(client, shard):
-    """Of what it answers new: it was rejected, and has expired since. What is not answered keeps its note."""
+def test_an_insert_deletes_dead_letters(client, shard):
+    """Of what it answers new: it was rejected, and has expired since. What is not answered stays a dead letter."""
     shard.claim(HOLDING, items := some(8, first=100))
     shard.reject(HOLDING, items, b"404")
     assert shard.ask("insert", items) == [1] * 8

@@ -433,7 +433,7 @@ class ClaimOptions:
         kept: claim: by position what the filter keeps of them.
         delay: release: ms before the items are offered again.
         failed: release: whether a failure of each item is counted.
-        again: release: whether to offer once more the dead letters.
+        again: release: whether to offer dead letters once more.
         delay_holder: release: the holder that has the items until then.
         reason: commit: why the items are rejected; None: they are not.
         counts: claim: by position in the batch the failures and lapses of items that were claimed and have any.

@@ -213,8 +213,8 @@ class _Attempt:
         replies = self._writer()
         yield from self._upload("HSCAN", self._keys.replies, write_replies, replies)
         yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
-        # Dead letters likewise: an item that is rejected, or offered once more, while leases are read is in one of
-        # both.
+        # Dead letters likewise: an item that is rejected, or offered once more, while leases are read is in one of the
+        # two at least.
         leases, letters = self._writer(), self._writer()
         if state.view.claims:
             yield from self._upload("HSCAN", self._keys.of_dead_letters[0], write_dead_letters, letters)

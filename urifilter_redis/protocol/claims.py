@@ -277,7 +277,7 @@ def release(  # noqa: PLR0913 - likewise
 ) -> Call:
     """Build ``release``; ``delay`` is in ms, and ``delay_holder`` is drawn for this call. See ``claim``.
 
-    ``again``: offer the dead letters once more.
+    ``again``: offer dead letters once more.
     """
     given = (holding.holder, str(holding.lease), delay_holder, str(delay), "again" if again else str(int(failed)))
     arguments = (uid, call_id, "0", *encoded(digests, *given))

@@ -227,7 +227,7 @@ class Filters:
             await self.run(name, lambda session: answer(session, "contains", [""]))
 
     async def close(self) -> None:
-        """Close the connections; a rotation that is in flight goes on before, for a second at most."""
+        """Close the connections; a rotation that is under way goes on before, for a second at most."""
         opened = [task.result() for task in self._sessions.values() if _has_opened(task)]
         await asyncio.gather(*(drive_async(leave(session), self._connector) for session in opened))
         for task in (*self._sessions.values(), *self._measured.values()):

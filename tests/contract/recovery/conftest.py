@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support.recovering import EACH_KIND, ITEMS_A_REQUEST, PRECISE, Client
 
-from urifilter_redis import UriFilter
 from urifilter_redis.protocol import scripts
 
 #: The commands of this suite. The server has their scripts, so that a reply that is lost is one to a call.
@@ -13,23 +12,20 @@ COMMANDS = {"insert", "contains", "forget", "claim", "commit", "release", "recla
 
 
 @pytest.fixture
-def make_filter_at():
+def make_filter_at(make_filter):
     """Make the filter on a server: ``make_filter_at(server)``; it is opened over a network that loses nothing."""
-    made = []
 
-    def make(server) -> UriFilter:
-        made.append(UriFilter.create("news", redis=server.url, **PRECISE))
+    def make(server):
+        made = make_filter(redis=server.url, **PRECISE)
         with server.client() as admin, admin.pipeline(transaction=False) as loading:
-            for each in scripts.variants((made[-1].config.k,)):
+            for each in scripts.variants((made.config.k,)):
                 command, _, variant = each.name.partition(":")
                 if command in COMMANDS and variant.partition("-")[0] in {"", "blocked"}:
                     loading.script_load(each.source)
             loading.execute()
-        return made[-1]
+        return made
 
-    yield make
-    for each in made:
-        each.close()
+    return make
 
 
 @pytest.fixture

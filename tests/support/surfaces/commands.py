@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from support import cli
 from support.surfaces.refused import of_class
 from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
+from urifilter_redis.protocol.claims import new_holder
 
 
 class Counted:
@@ -125,7 +125,7 @@ class Holder:
 
     def __init__(self, news: OfCommands, lease: float) -> None:
         self._news = news
-        self._about = ("--holder", f"{secrets.randbelow(15) + 1:x}{secrets.token_hex(8)[1:]}", "--lease", f"{lease}s")
+        self._about = ("--holder", new_holder(), "--lease", f"{lease}s")
 
     def claim_many(self, items: Iterable[str]) -> list[bool]:
         items = [*items]

@@ -14,6 +14,7 @@ from support.service import Answer, Raw, request
 from support.surfaces.refused import of_code
 from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
 from urifilter_redis.http_api import ERROR_CODES
+from urifilter_redis.protocol.claims import new_holder
 
 #: The fields of each command's answer, beside the filter's name.
 _FIELDS = {
@@ -148,7 +149,7 @@ class Holder:
     """A holder that names itself in each request; ``held`` is what it was told that it has."""
 
     def __init__(self, news: OfHttp, lease: float) -> None:
-        self._news, self._holder, self._lease = news, f"{secrets.randbelow(15) + 1:x}{secrets.token_hex(8)[1:]}", lease
+        self._news, self._holder, self._lease = news, new_holder(), lease
         self._about = {"holder": self._holder, "lease": lease}
         self._claimed: dict[str, Claim] = {}
 

@@ -52,7 +52,7 @@ const COLUMNS = [
     first: -1,
   },
   {
-    id: "hand", title: "In flight", wide: true, number: true,
+    id: "in_flight", title: "In flight", wide: true, number: true,
     text: ({ claims }) => known(claims, (c) => count(c.in_flight)),
     by: ({ claims }) => claims?.in_flight,
     first: -1,
