@@ -35,7 +35,8 @@ elseif not max_age or max_age < 0 or max_age % 1 ~= 0 then
 end
 
 -- @section shard
--- Checks that each item is of this shard: the top 12 bits of its digest's last word decide.
+-- Checks that each item is of this shard: of S shards it is floor(x S / 4096), x being the top 12 bits of the digest's
+-- last word.
 -- Needs: packed, shard_of.
 
 if shard_of ~= '0/1' then
@@ -43,7 +44,8 @@ if shard_of ~= '0/1' then
   local this, all = tonumber(shard), tonumber(shards)
   for last = 16, #packed, 16 do
     local low, high = byte(packed, last - 1, last)
-    if (high * 16 + (low - low % 16) / 16) % all ~= this then
+    local place = (high * 16 + (low - low % 16) / 16) * all - this * 4096
+    if place < 0 or place >= 4096 then
       return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
     end
   end

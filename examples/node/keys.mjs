@@ -2,9 +2,9 @@
 
 const SLOTS = 16384; // of a Redis Cluster
 
-/** The shard of a digest: the top 12 bits of its last 32-bit word, modulo the number of shards. */
+/** The shard of a digest: floor(x S / 4096) of S shards, x being the top 12 bits of its last 32-bit word. */
 export function shardOf(digest, shards) {
-  return (digest.readUInt32LE(12) >>> 20) % shards;
+  return ((digest.readUInt32LE(12) >>> 20) * shards) >>> 12;
 }
 
 /** The beginning of all keys of a shard: prefix:{name:shard}: or prefix:{name:shard-salt}: */

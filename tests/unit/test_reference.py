@@ -136,7 +136,7 @@ def test_the_keys_of_the_diagram_are_real():
     text = (DOCS / "concepts" / "keys-and-shards.md").read_text().partition("```mermaid\n")[2].partition("```")[0]
     digest = hasher("mmh3", "0")([b"https://example.com/"])
     assert digest[0].hex() in text
-    assert re.findall(r"mod 3 = (\d)\" --> \w+\[\"shard (\d)", text) == [(str(shards_of(digest, 3)[0]),) * 2]
+    assert re.findall(r"3 / 4096⌋ = (\d)\" --> \w+\[\"shard (\d)", text) == [(str(shards_of(digest, 3)[0]),) * 2]
     keys = FilterKeys("urifilter", "news").of(3)
     of_shards = [keys.shard(number) for number in range(3)]
     real = {each for one in of_shards for each in (one.meta, one.replies, one.forgotten, one.slice("today"))}

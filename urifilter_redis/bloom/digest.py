@@ -121,25 +121,25 @@ def split(packed: bytes) -> list[bytes]:
 
 
 def shard_of(digest: bytes, shards: int) -> int:
-    """Return the shard that a digest belongs to: the top 12 bits of d3, modulo ``shards``."""
-    return (int.from_bytes(digest[14:], "little") >> 4) % shards
+    """Return the shard that a digest belongs to: floor(x S / 4096), x being the top 12 bits of d3 and S ``shards``."""
+    return (int.from_bytes(digest[14:], "little") >> 4) * shards >> 12
 
 
 def shards_of(digests: Iterable[bytes], shards: int) -> Sequence[int]:
     """Return the shard of each digest."""
     packed = b"".join(digests)
-    if 16 % shards == 0:  # the shard is in four bits of one byte
-        return packed[SIZE - 2 :: SIZE].translate(_shards_of_bytes(shards))
+    if 256 % shards == 0:  # the last byte decides
+        return packed[SIZE - 1 :: SIZE].translate(_shards_of_bytes(shards))
     halves = array("H", packed)
     if sys.byteorder == "big":
         halves.byteswap()
-    return [(half >> 4) % shards for half in halves[7::8]]
+    return [(half >> 4) * shards >> 12 for half in halves[7::8]]
 
 
 @cache
 def _shards_of_bytes(shards: int) -> bytes:
-    """Return the shard for each value of the lower of the two bytes that decide; ``shards`` divides 16."""
-    return bytes((low >> 4) % shards for low in range(256))
+    """Return the shard for each value of the last byte; ``shards`` divides 256."""
+    return bytes(last * shards >> 8 for last in range(256))
 
 
 #: One 32-bit word of a digest gives six positions of five bits each.

@@ -71,7 +71,7 @@ COINCIDENCES = 8
 
 SHARDS_LIMIT = 4096
 
-#: Above this many shards only powers of two are allowed: 12 bits modulo another number spread items unevenly.
+#: Above this many shards only powers of two are allowed: another number of ranges of 12 bits spreads items unevenly.
 ANY_SHARDS = 64
 
 #: The lowest and highest error rate. At lower ones, collisions of 128-bit digests and 52-bit offsets are no longer
