@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.archives import checkpoints, leftovers, sound
+from support.archives import leftovers, sound
 from support.killer import name_of
 from support.servers import Saved
 
@@ -105,26 +105,6 @@ def give_up(running) -> None:
     while True:
         sent = running.step.commands if isinstance(running.step, Send) else None
         running.step = running.flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
-
-
-def test_damaged_newest_checkpoint(any_server, folder, archived_filter):
-    """The one before is used, what was wrong is told, and the next checkpoints and restores work."""
-    news = archived_filter(capacity=2000)
-    news.insert_many(range(100))
-    news.checkpoint()
-    news.insert_many(range(100, 200))
-    news.checkpoint()
-    newest = checkpoints(folder)[-1]
-    newest.write_bytes(newest.read_bytes().replace(b'"sha256": "', b'"sha256": "0', 1))
-    flush(any_server)
-    again = archived_filter()
-    assert again.restored.checkpoint == 1
-    assert "SHA-256" in again.restored.problems[0]
-    assert 0 not in again.ages(range(100))
-    assert again.checkpoint().shards == 1
-    assert archived_filter().restored is None
-    flush(any_server)
-    assert 0 not in archived_filter().ages(range(100))
 
 
 def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filter):

@@ -78,14 +78,6 @@ def test_bounds(news):
     assert [claim.item for claim in mine.held] == ["a"]
 
 
-@pytest.mark.slow
-def test_the_default_lease(clients, any_server):
-    """It is 60 s up to 64 shards, then a second a shard, at most 600 s."""
-    for shards, lease in ((1, 60), (64, 60), (128, 128), (1024, 600)):
-        made = clients.create(f"s{shards}", redis=any_server.url, capacity=100_000, shards=shards)
-        assert made.claims().lease == lease
-
-
 def test_two_objects_are_two_holders(news):
     """A name is for display; the same name does not make the same holder."""
     mine, theirs = news.claims(name="one"), news.claims(name="one")
@@ -139,19 +131,6 @@ def test_by_hand(news, other):
     assert news.claims(holder="0123456789abcdef", beats=False).release(["c"]) == [True]
     with other.claims() as theirs:
         assert sorted(theirs.reclaim(), key=lambda claim: claim.item) == [Claim("b", "b", 1), Claim("c", "c")]
-
-
-def test_reclaim_of_much(clients, any_server):
-    """Calls are cut at 256 KiB of what is kept, at claim and at reclaim."""
-    news = clients.create("news", redis=any_server.url, **PRECISE)
-    payloads = {str(number): "x" * 60_000 + str(number) for number in range(20)}
-    with redis_py.Redis.from_url(any_server.url) as admin:
-        with news.claims() as dead:
-            admin.config_resetstat()
-            assert dead.claim_many(list(payloads), payload=payloads.get) == [True] * 20
-            assert admin.info("commandstats")["cmdstat_evalsha"]["calls"] >= 5
-        with news.claims() as mine:
-            assert {claim.item: claim.payload for claim in mine.reclaim()} == payloads
 
 
 def test_the_pause_after_an_empty_round(news, other, any_server):

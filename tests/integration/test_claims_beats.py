@@ -362,20 +362,6 @@ def test_the_thread_ends_with_its_object(news):
     wait_until(lambda: len(beating()) == before, "the thread goes on")
 
 
-@pytest.mark.usefixtures("often")
-def test_nothing_beats_for_a_closed_filter(clients, any_server):
-    """What is in flight then lapses; the object is not closed, and nobody could commit by it."""
-    news = clients.create("news", redis=any_server.url, **PRECISE)
-    mine = news.claims(lease=5)
-    mine.claim("a")
-    news.close()
-    clients.let_pass(0.3)
-    before = lives_until(any_server)
-    clients.let_pass(0.3)
-    assert lives_until(any_server) == before > 0
-    mine.close()
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("way", ["falls off the end", "sys.exit(3)", "raise ValueError", "a daemon thread claims"])
 def test_a_thread_keeps_no_interpreter_from_ending(news, any_server, way):

@@ -189,22 +189,6 @@ def beats(news, mine, monkeypatch) -> None:
 
 
 @pytest.mark.quick
-def test_a_reclaim_that_is_interrupted(news, other, monkeypatch):
-    """What it took is given back by the next beats."""
-    items = fresh()
-    with other.claims() as dying:
-        dying.claim_many(items)
-    mine = news.claims(lease=3600)
-    with stopped_after(monkeypatch, mine._holdings, "note_round"):
-        mine.reclaim()
-    assert mine.held == []
-    beats(news, mine, monkeypatch)
-    assert other.beat(mine.holder) == 0
-    with other.claims() as theirs:
-        assert claimed(theirs.reclaim()) == sorted(items)
-
-
-@pytest.mark.quick
 def test_a_commit_that_is_interrupted(news, other, monkeypatch):
     """What the object has is compared with the filter: what others have committed since is not in flight any more."""
     mine, items = news.claims(lease=3600), fresh()

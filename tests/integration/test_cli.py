@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 
 import click
 import pytest
@@ -425,12 +424,6 @@ def test_embedded_by_default(tmp_path, monkeypatch):
     assert cli.run_process("dedupe", "-q", given=b"a\nb\na\n")[0] == b"a\nb\n"
     assert cli.run_process("dedupe", "-q", given=b"a\nc\n")[0] == b"c\n"
     assert (tmp_path / "data" / "appendonlydir").is_dir()
-
-
-def test_module_can_be_run():
-    """``python -m urifilter_redis.cli`` is the same program."""
-    done = subprocess.run([sys.executable, "-m", "urifilter_redis.cli", "--version"], capture_output=True)
-    assert done.returncode == 0
 
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is missing: apt-get install redis-tools")

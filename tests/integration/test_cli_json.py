@@ -22,19 +22,6 @@ def objects(text) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_check():
-    """An object a line: the item, whether it was seen, and in the how manieth newest slice."""
-    out, err = cli.run("check", "--json", "--filter", "news", given=b"a\r\nx\n\xff\n")
-    assert objects(out) == [
-        {"item": "a", "seen": True, "age": 1},
-        {"item": "x", "seen": False, "age": 0},
-        {"item": "\udcff", "seen": False, "age": 0},
-    ]
-    assert json.loads(err) == {"filter": "news", "lines": 3, "new": 2, "seen": 1, "bad": 0}
-    out, _ = cli.run("check", "--json", "--new", "-q", "--filter", "news", given=b"a\nx\n")
-    assert objects(out) == [{"item": "x", "seen": False, "age": 0}]
-
-
 def test_digest():
     """An object a line; with a filter its shard, too."""
     known = {"item": "https://www.baidu.com/", "digest": "e81c1f5749545c5f7d247b3a100ffe62"}

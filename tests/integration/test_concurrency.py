@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import random
 import subprocess
 import sys
@@ -58,27 +57,6 @@ def test_many_create_one_filter(server):
     together(create for _ in range(20))
     assert len({(each.config.uid, each.config.seed) for each in made}) == 1
     assert sum(each.insert("a") for each in made) == 1
-
-
-def test_forked_children_are_clients_of_their_own(server):
-    """A child has its own client id and slots: its calls never meet its parent's records."""
-    news = UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8)
-    news.insert("before")
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            answer = (news._session.ids.client, news.insert("both"), news.insert("child"))
-            os.write(write, repr(answer).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
-    client, *answers = eval(os.read(read, 1000))
-    os.close(read)
-    assert client != news._session.ids.client
-    assert answers == [True, True]
-    assert news.insert_ages(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
 
 
 @pytest.mark.nightly

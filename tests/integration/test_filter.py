@@ -305,18 +305,6 @@ def test_awaited_streams(server, layout):
     asyncio.run(main())
 
 
-def test_async_has_the_methods_and_arguments_of_the_blocking_client():
-    """A method that one client has, the other has too, with the same arguments; ``coalesce`` is for asyncio alone."""
-    special = {"view", "iter_unique"}
-    for name, method in inspect.getmembers(UriFilter):
-        if name.startswith("_") or name in special:
-            continue
-        other = getattr(AsyncUriFilter, name)
-        if callable(method):
-            awaited = [each for each in inspect.signature(other).parameters if each != "coalesce"]
-            assert list(inspect.signature(method).parameters) == awaited, name
-
-
 def test_exported_names():
     """``__all__`` is sorted, complete and true."""
     names = urifilter_redis.__all__
