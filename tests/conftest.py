@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support import mongo, servers
+from support import cli, mongo, servers
 from support.browser import launched
 from support.clock import Clock
 from support.cluster import Cluster
@@ -380,6 +380,25 @@ def make_filter(request):
             return made.enter_context(UriFilter.create(name, redis=redis, **settings))
 
         yield make
+
+
+@pytest.fixture
+def started():
+    """Start ``urifilter`` as a process; what still runs at the end is killed, and its streams are closed."""
+    processes = []
+
+    def start(*arguments, **options):
+        processes.append(cli.start(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 @pytest.fixture(params=["blocking", "awaited"])

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 
-import click
 import pytest
 from support import cli
 from support.answering import answering
@@ -21,14 +20,7 @@ from urifilter_redis.cli import main
 from urifilter_redis import FilterInfo, UriFilter, list_filters
 
 
-def commands(group=main, path=()):
-    for name, command in group.commands.items():
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-
-
-@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in cli.commands()])
 def test_every_command_has_help_and_an_example(path, command):
     """The help says what it does, and its example is a call of this very command."""
     out, _ = cli.run(*path, "--help")
@@ -39,7 +31,7 @@ def test_every_command_has_help_and_an_example(path, command):
     assert "--json" in text
 
 
-@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
+@pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in cli.commands()])
 def test_every_example_can_be_parsed(path, command):
     """The options of the examples exist."""
     examples = re.findall(r"^ +(urifilter .*)$", command.help.split("Example:")[1], re.MULTILINE)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from support import cli
+from support.cli import joined, urls
 from support.proxy import Fault, Proxy
 from support.servers import wait_until
 from urifilter_redis.cli.lines import placed_windows
@@ -29,14 +30,6 @@ pytestmark = pytest.mark.usefixtures("there")
 
 def make(name="precise") -> UriFilter:
     return UriFilter.create(name, capacity=100_000, error_rate=1e-8)
-
-
-def urls(count: int) -> list[bytes]:
-    return [b"https://example.com/some/longer/path/%d" % i for i in range(count)]
-
-
-def joined(lines) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
 
 
 def test_dedupe_prints_new_lines_in_order(tmp_path):
@@ -112,7 +105,8 @@ def test_many_lines_in_windows(tmp_path):
     assert "60,000 new" in err
 
 
-def test_first_of_equal_lines_is_printed(tmp_path):
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_first_of_equal_lines_is_printed(tmp_path, command):
     """Near and far apart, with other ends of lines, and with a normalisation that makes lines equal."""
     UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
     lines = [b"http://%d.com/" % (number // 2) for number in range(12_000)]
@@ -120,7 +114,10 @@ def test_first_of_equal_lines_is_printed(tmp_path):
         lines[at] = lines[at][:-1] + b"#top\r"
     lines += [b"HTTP://0.com", b"http://5999.com"]
     (tmp_path / "urls").write_bytes(joined(lines))
-    assert cli.run("dedupe", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+    assert cli.run(command, "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+    if command == "claim":
+        out, _ = cli.run("commit", "--json", "--filter", "pages", tmp_path / "urls")
+        assert json.loads(out)["committed"] == 6000
 
 
 COMPRESSED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
@@ -307,17 +304,18 @@ def test_temporary_leaves_no_archive(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
-def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
-    """Dedupe | head, then dedupe again whole: both outputs together have every line."""
+@pytest.mark.parametrize(("command", "end"), [("dedupe", "new again"), ("claim", "given back")])
+def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, command, end, count):
+    """Dedupe | head, then dedupe again whole: both outputs together have every line. So has claim."""
     make()
     (tmp_path / "urls").write_bytes(joined(urls(count)))
-    command = f"'{sys.executable}' -m urifilter_redis.cli dedupe --filter precise '{tmp_path}/urls'"
-    done = subprocess.run(f"{command} | head -5", shell=True, capture_output=True, timeout=60)
+    line = f"'{sys.executable}' -m urifilter_redis.cli {command} --filter precise '{tmp_path}/urls'"
+    done = subprocess.run(f"{line} | head -5", shell=True, capture_output=True, timeout=60)
     assert done.stdout == joined(urls(5))
-    assert b"may not have been read are new again" in done.stderr
-    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert f"may not have been read are {end}" in done.stderr.decode()
+    second, _ = cli.run(command, "--filter", "precise", tmp_path / "urls")
     assert set((done.stdout + second).split(b"\n")) >= set(urls(count))
-    assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == b""
+    assert cli.run(command, "--filter", "precise", tmp_path / "urls")[0] == b""
 
 
 def test_full_disk(tmp_path):
@@ -400,15 +398,18 @@ def test_signal_while_waiting_for_input():
     assert process.returncode == 130
 
 
-def test_lines_come_out_as_they_come_in():
-    """A slow stdin is not held back until a window is full."""
-    process = cli.start("dedupe", "-q")
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_lines_come_out_as_they_come_in(started, command):
+    """A slow stdin is not held back until a window is full; what was claimed stays in flight."""
+    process = started(command, "-q")
     for line in (b"a\n", b"b\n"):
         process.stdin.write(line)
         process.stdin.flush()
         assert process.stdout.readline() == line
     process.communicate(timeout=60)
     assert process.returncode == 0
+    with UriFilter.open("default") as news:
+        assert {each.item for each in news.in_flight()} == ({"a", "b"} if command == "claim" else set())
 
 
 @pytest.mark.slow
@@ -429,13 +430,14 @@ def test_kill_9_costs_at_most_a_window(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_server_dies_under_way(make_server, tmp_path, monkeypatch, started, command):
     """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
     monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
     make()
     lines = urls(30_000)
-    process = cli.start("dedupe", "--filter", "precise")
+    process = started(command, "-q", "--filter", "precise")
     process.stdin.write(joined(lines[:100]))
     process.stdin.flush()
     first = b"".join(process.stdout.readline() for _ in range(100))
@@ -446,8 +448,10 @@ def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
     assert process.returncode == 2
     assert b"Traceback" not in err
     assert len(err.strip().splitlines()) == 1
+    for other in (["commit"], ["release"], ["reclaim"], ["beat", "1234567890abcdef"]):
+        assert str(server.port) in cli.run(*other, "--filter", "precise", given=b"a\n", code=2)[1]
     server.start()
-    second, _ = cli.run("dedupe", "--filter", "precise", given=joined(lines[:200]))
+    second, _ = cli.run(command, "--filter", "precise", given=joined(lines[:200]))
     assert first + out + second == joined(lines[:200])
 
 
@@ -489,13 +493,16 @@ def test_json_summaries():
     assert (json.loads(out), err) == (expected, "")
 
 
-@pytest.mark.parametrize("command", ["add", "check", "dedupe", "forget"])
+@pytest.mark.parametrize("command", ["add", "check", "claim", "commit", "dedupe", "forget", "reclaim", "release"])
 def test_filter_that_is_not_there(command):
-    """A named filter is not made by accident: the message says how to make it."""
+    """A named filter is not made by accident; of the commands that name none, only some make the default one."""
     out, err = cli.run(command, "--filter", "nope", given=b"a\n", code=2)
-    assert out == b""
-    assert "there is no such filter" in err
+    assert (out, "there is no such filter" in err) == (b"", True)
     assert "urifilter create nope --capacity" in err
+    if command in {"add", "claim", "dedupe"}:
+        cli.run(command, given=b"a\n")
+    else:
+        assert "filter 'default'" in cli.run(command, given=b"a\n", code=2)[1]
 
 
 def test_over_capacity_is_said():

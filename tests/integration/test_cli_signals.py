@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 import tty
+from functools import partial
 
 import pytest
 from support import cli
@@ -21,8 +22,7 @@ from urifilter_redis import UriFilter
 
 pytestmark = pytest.mark.slow
 
-COUNT = 15_000
-LINES = [b"https://example.com/some/longer/path/%d" % number for number in range(COUNT)]
+LINES = cli.urls(15_000)
 
 #: All that end a process by default and can be held back; of those for free use three, one of which has no name.
 ENDING = [
@@ -53,26 +53,14 @@ def _precise(there):
 def urls(tmp_path):
     """A file of many lines."""
     path = tmp_path / "urls"
-    path.write_bytes(b"".join(line + b"\n" for line in LINES))
+    path.write_bytes(cli.joined(LINES))
     return path
 
 
 @pytest.fixture
-def started():
+def started(started):
     """Start ``dedupe``; at the end it is killed if it still runs."""
-    processes = []
-
-    def start(*arguments, **options):
-        processes.append(cli.start("dedupe", "--filter", "precise", *arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None and not stream.closed:
-                stream.close()
+    return partial(started, "dedupe", "--filter", "precise")
 
 
 def second_run(lines) -> list[bytes]:
@@ -166,7 +154,7 @@ def test_terminal_is_closed_before_it_has_shown_the_last_lines(started):
     """Lines that went to the terminal, and that it has not read when it is closed, are new again."""
     terminal, lines = Terminal(), LINES[:20]
     process = terminal.start(started)
-    process.stdin.write(b"".join(line + b"\n" for line in lines))
+    process.stdin.write(cli.joined(lines))
     process.stdin.flush()
     terminal.wait()
     terminal.close()
@@ -178,7 +166,7 @@ def test_terminal_is_closed_and_input_ends(started):
     """Nothing is left to be written when the terminal is closed: that is seen before the end, too, without SIGHUP."""
     terminal, lines = Terminal(), LINES[:20]
     process = terminal.start(started, ignored=[signal.SIGHUP])
-    process.stdin.write(b"".join(line + b"\n" for line in lines))
+    process.stdin.write(cli.joined(lines))
     process.stdin.flush()
     terminal.wait()
     terminal.close()
@@ -236,7 +224,7 @@ def hold(server, started):
     assert process.stdout.readline() == LINES[0] + b"\n"  # by now the filter is open
     with server.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        process.stdin.write(b"".join(line + b"\n" for line in LINES[:1000]))
+        process.stdin.write(cli.joined(LINES[:1000]))
         process.stdin.flush()
         wait_until(lambda: admin.info("clients")["blocked_clients"], "nothing was sent")
     return process
