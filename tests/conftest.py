@@ -401,7 +401,7 @@ def started():
                     stream.close()
 
 
-@pytest.fixture(params=["blocking", "awaited"])
+@pytest.fixture(params=["blocking", "asyncio"])
 def clients(request):
     """Make and open filters with each of the clients, and close them."""
     from support.blocked import Clients

@@ -9,7 +9,6 @@ import logging
 import pickle
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis as redis_py
@@ -40,29 +39,6 @@ def news(clients, any_server):
 def other(clients, news, any_server):
     """Another client of the filter."""
     return clients.open("news", redis=any_server.url)
-
-
-@pytest.mark.parametrize("lives", ["alone", "beside long delays"])
-def test_a_clock_that_was_set_back(clients, clocked, lives):
-    """Who has nothing in flight, and so does not beat, gets what a dead holder had ten minutes later, not a week."""
-    server, clock = clocked
-    clock.ahead(8 * 86400)
-    news = clients.create("news", redis=server.url, **PRECISE)
-    dead = news.claims(lease=5, beats=False)
-    assert dead.claim_many(["a", "b"]) == [True, True]
-    if lives != "alone":
-        assert dead.release(["b"], delay=7 * 86400) == [True]
-    clock.ahead(0)
-    other = clients.open("news", redis=server.url)
-    assert other.claims(beats=False).reclaim() == []
-    assert [other.claims(beats=False).reclaim() for _ in range(20)] == [[]] * 20  # each looks at some holders
-    assert other.claims(beats=False).outstanding().due <= 600.2
-    clock.ahead(601)
-    found = {claim.item for claim in other.claims(beats=False).reclaim()}
-    assert found == ({"a", "b"} if lives == "alone" else {"a"})
-    clock.ahead(7 * 86400 + 2)
-    with other.claims(beats=False) as mine:
-        assert {claim.item for claim in mine.reclaim()} == {"a", "b"}
 
 
 def test_bounds(news):
@@ -106,16 +82,6 @@ def test_nothing_is_pickled(news):
     for take in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="claims cannot be pickled"):
             take(mine)
-
-
-def test_an_unpickled_filter(any_server):
-    """It claims, commits and gives back like the one that it was made of."""
-    with UriFilter.create("news", redis=any_server.url, **PRECISE) as made, pickle.loads(pickle.dumps(made)) as news:
-        with news.claims() as mine:
-            assert mine.claim_many(["a", "b"]) == [True, True]
-            assert mine.commit(["a"]) == [True]
-        with made.claims() as theirs:
-            assert theirs.reclaim() == [Claim("b", "b")]
 
 
 def test_by_hand(news, other):
@@ -192,26 +158,6 @@ def test_many_calls_share_one_look(any_server, lease, later):
         assert asyncio.run(go(admin, theirs)) == [Claim("a", "a")]
 
 
-def test_threads_share_one_look(any_server, later):
-    """Likewise."""
-    with (
-        UriFilter.create("news", redis=any_server.url, **PRECISE) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
-        redis_py.Redis.from_url(any_server.url) as admin,
-        news.claims(lease=60) as mine,
-        other.claims() as theirs,
-    ):
-        mine.claim("own")
-        admin.config_resetstat()
-        with ThreadPoolExecutor(16) as threads:
-            assert list(threads.map(lambda _: mine.reclaim(), range(64))) == [[]] * 64
-        assert admin.info("commandstats")["cmdstat_zlexcount"]["calls"] == 1
-        theirs.claim("a")
-        theirs.release(["a"])
-        later(20)
-        assert mine.reclaim() == [Claim("a", "a")]
-
-
 @pytest.mark.parametrize("tells", ["info", "told", "outstanding"])
 def test_what_info_tells_ends_a_pause(news, other, later, tells):
     """The pauses were long, as others had nothing; what tells that others have something ends them."""
@@ -229,23 +175,6 @@ def test_what_info_tells_ends_a_pause(news, other, later, tells):
             assert mine.outstanding().others == 1
         theirs.release(["a"])
         assert mine.reclaim() == [Claim("a", "a")]
-
-
-def test_an_end_is_never_told_by_an_older_look(news, other, later):
-    """The figures of a look were read before another claimed: they end no crawl, with or without an answer of -1."""
-    with news.claims(lease=60) as mine, other.claims(lease=60) as theirs:
-        assert mine.reclaim() == []
-        theirs.claim("x")
-        assert mine.outstanding().others == 1
-        theirs.commit(["x"])
-        assert mine.reclaim() == []
-        theirs.claim("y")
-        assert mine.claim_ages(["y"]) == [-1]
-        assert mine.outstanding().others == 1
-        theirs.release(["y"], delay=600)
-        later(20)
-        assert mine.outstanding(within=700).others == 1
-        assert not mine.outstanding(within=61)
 
 
 def test_an_answer_while_the_others_are_counted(any_server, monkeypatch):

@@ -37,10 +37,12 @@ def names(items) -> set[str]:
     return {str(item) for item in items}
 
 
-@pytest.mark.parametrize("name", RETENTIONS)
-def test_into_an_empty_redis(any_server, folder, name):
+@pytest.mark.parametrize(
+    ("archive", "name"), [*(("folder", each) for each in RETENTIONS), ("mongodb", "forever")], indirect=["archive"]
+)
+def test_into_an_empty_redis(any_server, archive, name):
     """All entries are in flight again, with their counts and texts; what was committed is seen, and the rest is new."""
-    where = {"redis": any_server.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": archive}
     with UriFilter.create("news", **where, **SETTINGS | RETENTIONS[name]) as news, any_server.client() as admin:
         one, other = Holder(news), Holder(news, payload=LARGE)
         assert one.claim(range(100)) == [0] * 100
@@ -60,7 +62,7 @@ def test_into_an_empty_redis(any_server, folder, name):
             assert again.contains_many(range(210)) == [True] * 200 + [False] * 10
             assert other.commit(range(100, 200)) == [0] * 100
             assert again.insert_ages(range(40)) == [1] * 40
-    sound(folder)
+    sound(archive)
 
 
 def test_dead_letters_come_back(any_server, folder):
@@ -308,19 +310,6 @@ def test_many_and_large(any_server, folder):
         admin.flushall()
         with UriFilter.open("news", **where) as again:
             assert in_flight(again, admin) == expected
-
-
-def test_in_mongodb(any_server, mongodb):
-    """It goes there and comes back, too."""
-    where = {"redis": any_server.url, "archive": mongodb}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        Holder(news, payload=LARGE).claim(range(100))
-        news.checkpoint()
-        expected = in_flight(news, admin)
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert in_flight(again, admin) == expected
-    sound(mongodb)
 
 
 def test_no_room_for_the_leases(make_server, folder):

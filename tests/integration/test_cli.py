@@ -17,7 +17,7 @@ from support.servers import silent_port
 from support.shard_keys import shard_key
 from urifilter_redis.cli import main
 
-from urifilter_redis import FilterInfo, UriFilter, list_filters
+from urifilter_redis import FilterInfo, UriFilter
 
 
 @pytest.mark.parametrize(("path", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in cli.commands()])
@@ -119,41 +119,6 @@ def test_prefix_separates_filters(there):
     assert json.loads(cli.run("list", "--json")[0]) == []
     env = os.environ | {"URIFILTER_PREFIX": "test"}
     assert [each["name"] for each in json.loads(cli.run("list", "--json", env=env)[0])] == ["news"]
-
-
-def said(option, value, *command, after, code=0):
-    """Run a command with an option before or behind it."""
-    return cli.run(*([*command, option, value] if after else [option, value, *command]), code=code)
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.usefixtures("usual_timeouts")
-def test_what_is_said_beats_the_environments_server(there, other_server, after):
-    """The server that the line names is asked, and the environment's keeps its filter."""
-    for url in (there.url, other_server.url):
-        UriFilter.create("news", capacity=1000, redis=url).close()
-    said("--redis", other_server.url, "drop", "news", "--yes", after=after)
-    assert [len(list_filters(redis=url)) for url in (there.url, other_server.url)] == [1, 0]
-    assert said("--redis", "nonsense", "list", after=after, code=2)[0] == b""
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_what_is_said_beats_the_environments_prefix(there, monkeypatch, after):
-    """The filter under the prefix that the line names is dropped, and the environment's stays."""
-    monkeypatch.setenv("URIFILTER_PREFIX", "mine")
-    for prefix in ("mine", "other", "urifilter"):
-        UriFilter.create("news", capacity=1000, prefix=prefix).close()
-    said("--prefix", "other", "drop", "news", "--yes", after=after)
-    said("--prefix", "urifilter", "drop", "news", "--yes", after=after)  # also what would be there without a variable
-    assert [list_filters(prefix=prefix) for prefix in ("mine", "other", "urifilter")] == [["news"], [], []]
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_what_is_said_beats_the_environments_archive(there, tmp_path, monkeypatch, after):
-    """The archive that the line names gets the filter, and the environment's stays as it is."""
-    monkeypatch.setenv("URIFILTER_ARCHIVE", (tmp_path / "mine").as_uri())
-    said("--archive", (tmp_path / "other").as_uri(), "create", "news", "--capacity", "1k", after=after)
-    assert [(tmp_path / name).exists() for name in ("mine", "other")] == [False, True]
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-import random
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import pytest
 from support import crawler
@@ -28,22 +26,6 @@ def test_eight_processes(valkey, tmp_path, count):
     assert len(told) == count
     assert set(told.values()) == {1}
     assert UriFilter.open("news", redis=valkey.url).inserted() == count + 1  # and the warm-up
-
-
-@pytest.mark.slow
-def test_threads_share_one_filter_object(server):
-    """16 threads on one object: the answers "new" add up exactly."""
-    news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-8, shards=3)
-    told = collections.Counter()
-
-    def insert_all(seed: int) -> None:
-        uris = random.Random(seed).sample(range(3000), 3000)
-        for start in range(0, 3000, 100):
-            told.update(news.unique(uris[start : start + 100]))
-
-    together(partial(insert_all, seed) for seed in range(16))
-    assert sorted(told) == list(range(3000))
-    assert set(told.values()) == {1}
 
 
 def test_many_create_one_filter(server):

@@ -221,22 +221,6 @@ def test_damaged_meta_of_an_open_filter(any_server, damage):
         assert dumped(admin) == before
 
 
-def test_damaged_meta(any_server):
-    """A meta with missing or unreadable fields is LOST."""
-    UriFilter.create("news", redis=any_server.url, capacity=1000).close()
-    for change in ({"k": "many"}, {"format": "x"}, {"slices": "today"}):
-        with any_server.client() as admin:
-            saved = admin.hgetall("urifilter:{news:0}:meta")
-            admin.hset("urifilter:{news:0}:meta", mapping=change)
-            with pytest.raises(SliceLost):
-                UriFilter.open("news", redis=any_server.url)
-            admin.hset("urifilter:{news:0}:meta", mapping=saved)
-            admin.hdel("urifilter:{news:0}:meta", *change)
-            with pytest.raises(SliceLost):
-                UriFilter.open("news", redis=any_server.url)
-            admin.hset("urifilter:{news:0}:meta", mapping=saved)
-
-
 @pytest.fixture(params=[blocking, awaited], ids=["blocking", "asyncio"])
 def ask(request):
     """Open a filter and ask it something."""

@@ -14,7 +14,7 @@ from support import crawler
 from support.in_flight import Holder, in_flight
 from support.proxy import Fault, Proxy, Repeating, at_random, first
 
-from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 
 QUICK = Timeouts(connect=10, reply=10, total=1)
 
@@ -45,20 +45,6 @@ def test_a_late_duplicate_of_the_last_call_is_answered_from_the_record(server):
         proxy.release()
         assert [reply for _, reply in proxy.late_replies] == [[b":0", b":0"]]
         assert news.info().inserted == 2
-
-
-def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
-    """The reply is lost and then the server runs out of memory: the answer is still to be had later."""
-    server = make_server("redis70")
-    create(server)
-    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        news.insert("warm up")
-        proxy.plan = first(Fault.CUT_BEFORE)
-        server.ask("config_set", "maxmemory", "1mb")
-        with pytest.raises(AnswerLost, match="memory is full") as caught:
-            news.insert("a")
-        server.ask("config_set", "maxmemory", "0")
-        assert news.insert("a", retry=caught.value) is True
 
 
 def test_late_duplicate_of_a_refused_call(make_server):

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from support.forked import in_child
 from support.interrupts import Interrupt
-from support.proxy import Fault, Proxy, first
+from support.proxy import Fault, Proxy, never
 from support.together import together
 
 from urifilter_redis import (
@@ -47,6 +46,30 @@ def news(request, valkey):
             ask_(["first"])
     with UriFilter.open("news", redis=valkey.url, near_cache=1000) as made:
         yield made
+
+
+@pytest.fixture
+def proxy(valkey):
+    """A way to the server that loses nothing at first."""
+    with Proxy(valkey.port) as made:
+        yield made
+
+
+@pytest.fixture
+def lossy(proxy, news):
+    """An object with a cache behind the proxy."""
+    quick = Timeouts(connect=10, reply=10, total=0.2)
+    with UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=quick) as made:
+        yield made
+
+
+def lost(proxy, call, *arguments):
+    """Make a call whose replies are lost; return its error."""
+    proxy.plan = lambda _: Fault.CUT_AFTER
+    with pytest.raises(AnswerLost) as caught:
+        call(*arguments)
+    proxy.plan = never
+    return caught.value
 
 
 @pytest.fixture
@@ -290,58 +313,34 @@ def test_expired_by_others(valkey):
             assert news.insert("a") is True
 
 
-def test_retry(news, other, valkey):
+def test_retry(news, other, proxy, lossy):
     """The cache's answers are in the batch, so a retry finds them; it asks the server for the others alone."""
     news.insert("a")
-    with (
-        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        assert lossy.insert("a") is False
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["a", "b"])
-        assert lost.value.answers == [False, None]
-        proxy.plan = lambda _: Fault.PASS
-        other.forget(["a"])
-        assert lossy.insert_many(["a", "b"], retry=lost.value) == [False, True]
-        assert known(lossy, "b") == [False]  # what a repeated call is told may be from before a forgetting
-        assert lossy.insert_many(["b"]) == [False]
+    assert lossy.insert("a") is False
+    error = lost(proxy, lossy.insert_many, ["a", "b"])
+    assert error.answers == [False, None]
+    other.forget(["a"])
+    assert lossy.insert_many(["a", "b"], retry=error) == [False, True]
+    assert known(lossy, "b") == [False]  # what a repeated call is told may be from before a forgetting
+    assert lossy.insert_many(["b"]) == [False]
 
 
-def test_ages_of_a_retry(news, other, valkey):
+def test_ages_of_a_retry(news, other, proxy, lossy):
     """A retry that wants ages asks the server about the items that the cache has answered."""
     news.insert("a")
-    with (
-        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        assert lossy.insert_many(["a"]) == [False]
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["b", "a", "c", "a"])
-        assert lost.value.answers[1::2] == [False, False]
-        proxy.plan = lambda _: Fault.PASS
-        other.forget(["a"])
-        assert lossy.insert_ages(["b", "a", "c", "a"], retry=lost.value) == [0, 0, 0, 1]
+    assert lossy.insert_many(["a"]) == [False]
+    error = lost(proxy, lossy.insert_many, ["b", "a", "c", "a"])
+    assert error.answers[1::2] == [False, False]
+    other.forget(["a"])
+    assert lossy.insert_ages(["b", "a", "c", "a"], retry=error) == [0, 0, 0, 1]
 
 
-def test_forgotten_before_a_retry(news, valkey):
+def test_forgotten_before_a_retry(proxy, lossy):
     """A call that was lost, and forgotten before its answer came, leaves nothing in the cache."""
-    with (
-        Proxy(valkey.port, first(*[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["a"])
-        proxy.plan = lambda _: Fault.PASS
-        assert lossy.forget(["a"]) == [True]
-        assert lossy.insert_many(["a"], retry=lost.value) == [True]
-        assert lossy.insert("a") is True
+    error = lost(proxy, lossy.insert_many, ["a"])
+    assert lossy.forget(["a"]) == [True]
+    assert lossy.insert_many(["a"], retry=error) == [True]
+    assert lossy.insert("a") is True
 
 
 @interrupting
@@ -398,15 +397,6 @@ def test_lost_or_restoring(valkey, state):
         assert known(news, "a") == [False]
 
 
-def test_a_forked_child(news, other):
-    """A forked child asks the server about everything, and its own cache begins."""
-    news.insert("a")
-    other.forget(["a"])
-    told = in_child(lambda: [news.insert("a"), news.insert("a"), news.near_cache.hits])
-    assert told == [True, False, 1]
-    assert news.near_cache.hits == 0
-
-
 @pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, lambda news: pickle.loads(pickle.dumps(news))])
 def test_copies(news, valkey, monkeypatch, take):
     """A copy has a cache of its own, of the same size, empty."""
@@ -417,13 +407,6 @@ def test_copies(news, valkey, monkeypatch, take):
         assert copied.near_cache.entries == 0
         assert [copied.insert("a") for _ in range(2)] == [False, False]
         assert (copied.near_cache.hits, copied.near_cache.misses) == (1, 1)
-
-
-def test_impossible_options(valkey):
-    """An impossible option is refused before anything is made."""
-    for make in (UriFilter.create, UriFilter.open):
-        with pytest.raises(ValueError, match="near_cache is a number"):
-            make("news", redis=valkey.url, near_cache=-1)
 
 
 def test_threads(valkey):
