@@ -105,31 +105,6 @@ def test_a_late_beat_revives(clients, clocked):
         assert mine.held == [Claim("a", "a")]
 
 
-def test_only_silent_shards_are_beaten(any_server, monkeypatch):
-    """A beat goes to the shards that have something in flight and heard nothing within a third of the lease."""
-    with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=8) as news, any_server.client() as admin:
-        mine = news.claims(lease=3600)
-        news.beat(mine.holder)  # so that the script is loaded
-        items = ["a", "b", "c"]
-        mine.claim_many(items)
-        used = [number for number, claims in mine._backend.holdings.held.items() if claims]
-
-        def beats() -> int:
-            admin.config_resetstat()
-            beat(news, mine)
-            return admin.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
-
-        assert beats() == 0
-        monkeypatch.setattr(holdings, "BEATS", 0.0)
-        assert beats() == len(used) < 8
-        monkeypatch.setattr(holdings, "BEATS", 1 / 3)
-        assert beats() == 0
-        mine.commit(items)
-        monkeypatch.setattr(holdings, "BEATS", 0.0)
-        assert beats() == 0
-        mine.close()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_the_server_goes_away(clients, make_server, caplog):
@@ -287,38 +262,6 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
             assert sorted(claim.item for claim in theirs.reclaim()) == ["c", "d"]
         assert mine.claim_ages(["known", "c", "d"], retry=error) == [-1, -1, -1]
         mine.close()
-
-
-@pytest.mark.slow
-def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
-    """What it may have taken is given back after its deadline, although calls go on and nothing else is in flight."""
-    monkeypatch.setattr(holdings, "CALL_LIFE", 500)
-    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
-    with (
-        Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
-    ):
-        with other.claims() as dead:
-            dead.claim_many(["a", "b"])
-        with news.claims() as loading:  # so that the script is loaded
-            assert len(loading.reclaim()) == 2
-        mine = news.claims(lease=60)
-        proxy.plan = lambda _: Fault.CUT_AFTER
-        with pytest.raises(AnswerLost):
-            mine.reclaim()
-        proxy.plan = first()
-        assert other.beat(mine.holder) == 2
-        beat(news, mine)
-        assert other.beat(mine.holder) == 2
-        for number in range(8):
-            assert mine.claim(f"u{number}") is True
-            assert mine.commit([f"u{number}"]) == [True]
-            threading.Event().wait(0.1)
-        beat(news, mine)
-        assert other.beat(mine.holder) == 0
-        with other.claims() as theirs:
-            assert sorted(claim.item for claim in theirs.reclaim()) == ["a", "b"]
 
 
 @pytest.mark.usefixtures("often")

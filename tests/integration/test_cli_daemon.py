@@ -63,7 +63,7 @@ class Daemon:
         """Stop it, and check what is left."""
         assert self.ask("stop") == (b"", f"stopped process {process}\n")
         assert not self.pidfile.exists()
-        assert ENDED[self.command] in self.text().splitlines()[-1]
+        assert ENDED[self.command] in self.text()
         assert "Traceback" not in self.text()
         self.check_gone()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import os
@@ -14,7 +13,7 @@ from support import cli
 from support.interleaved import Actor
 from support.shard_keys import shard_key
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter
+from urifilter_redis import ServerUnavailable, TooLarge, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol import scripts
@@ -25,12 +24,6 @@ from urifilter_redis.service.settings import load
 #: 1.45 MB.
 MIDDLING = {"capacity": 500_000}
 MB = 1_000_000
-
-
-@pytest.fixture
-def server(server):
-    """Debian's Redis, empty; in the slow tests each kind of server."""
-    return server
 
 
 @pytest.fixture
@@ -77,24 +70,18 @@ def test_what_the_machine_has_not_is_refused(any_server):
         assert admin.keys() == []
 
 
-async def make_asynchronously(server, **large) -> None:
-    await (await AsyncUriFilter.create("news", redis=server.url, **MIDDLING, **large)).close()
-
-
-def test_much_of_it_wants_to_be_said(server, admin):
+def test_much_of_it_wants_to_be_said(server, admin, clients):
     """Less than a quarter more is free: refused without ``large=True``; what is there already needs nothing."""
     leave(admin, 1.8 * MB)
     with pytest.raises(
         TooLarge, match=r"less than 1\.97 MB, 1\.25 times what it takes when it is full: .*large=True"
     ) as caught:
-        UriFilter.create("news", redis=server.url, **MIDDLING)
+        clients.create("news", redis=server.url, **MIDDLING)
     assert caught.value.fits
-    with pytest.raises(TooLarge):
-        asyncio.run(make_asynchronously(server))
     assert admin.keys() == []
-    asyncio.run(make_asynchronously(server, large=True))
+    clients.create("news", redis=server.url, large=True, **MIDDLING)
     leave(admin, MB)
-    UriFilter.create("news", redis=server.url, **MIDDLING).close()
+    clients.create("news", redis=server.url, **MIDDLING)
 
 
 def test_all_that_lives_at_once_counts(server, admin):
@@ -144,19 +131,15 @@ def test_the_advised_memory_wants_no_word(server, admin, timed):
     cli.run("create", "news", *settings, "--redis", server.url)
 
 
-def test_made_by_another_meanwhile(any_server):
+def test_made_by_another_meanwhile(server, admin):
     """What another has made when this process is about to refuse is opened."""
-    with any_server.client() as admin:
-        leave(admin, 2 * MB)
-        try:
-            creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
-            while creator.next() != "INFO":
-                creator.step()
-            UriFilter.create("news", redis=any_server.url, **MIDDLING, large=True).close()
-            creator.run()
-            assert creator.error is None
-        finally:
-            admin.config_set("maxmemory", 0)
+    leave(admin, 2 * MB)
+    creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
+    while creator.next() != "INFO":
+        creator.step()
+    UriFilter.create("news", redis=server.url, **MIDDLING, large=True).close()
+    creator.run()
+    assert creator.error is None
 
 
 def test_a_user_who_may_not_ask(server, admin):
@@ -296,20 +279,16 @@ def test_command_line_asks(any_server, answer):
         assert (process.returncode, admin.exists("urifilter:{news:0}:meta")) == ((0, 1) if answer == "y" else (1, 0))
 
 
-def test_service(any_server, tmp_path):
+def test_service(server, admin, tmp_path):
     """A filter of the settings says ``large = true``."""
-    with any_server.client() as admin:
-        leave(admin, 1.8 * MB)
-        try:
-            file = tmp_path / "settings.toml"
-            file.write_text(f'redis_url = "{any_server.url}"\n[filters.news]\ncapacity = 500_000\n')
-            with pytest.raises(TooLarge):
-                try_all(load({}, file))
-            file.write_text(f"{file.read_text()}large = true\n")
-            try_all(load({}, file))
-            assert admin.exists("urifilter:{news:0}:meta")
-        finally:
-            admin.config_set("maxmemory", 0)
+    leave(admin, 1.8 * MB)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'redis_url = "{server.url}"\n[filters.news]\ncapacity = 500_000\n')
+    with pytest.raises(TooLarge):
+        try_all(load({}, file))
+    file.write_text(f"{file.read_text()}large = true\n")
+    try_all(load({}, file))
+    assert admin.exists("urifilter:{news:0}:meta")
 
 
 @pytest.mark.slow

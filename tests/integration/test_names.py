@@ -104,15 +104,15 @@ def calls(redis, archive, name):
         yield lambda use=use: drive(use(open_backend(archive)))
 
 
-@pytest.mark.parametrize("number", range(13))
 @pytest.mark.parametrize("name", ["../x", "a/b", "news\n"])
-def test_public_calls(there, folder, tmp_path, monkeypatch, number, name):
+def test_public_calls(there, folder, tmp_path, monkeypatch, name):
     """ValueError, and nothing was touched."""
     monkeypatch.chdir(tmp_path)
     before = snapshot(there, tmp_path)
-    with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
-        list(calls(there.url, folder, name))[number]()
-    assert snapshot(there, tmp_path) == before
+    for call in calls(there.url, folder, name):
+        with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
+            call()
+        assert snapshot(there, tmp_path) == before
 
 
 def test_dots_are_names(there, tmp_path):
