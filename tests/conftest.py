@@ -241,6 +241,13 @@ def any_server(_shared):
 
 
 @pytest.fixture
+def admin(any_server):
+    """A client of that server."""
+    with any_server.client() as client:
+        yield client
+
+
+@pytest.fixture
 def there(any_server, monkeypatch):
     """The same, named by the environment: all commands speak to it."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)

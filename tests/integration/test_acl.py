@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
@@ -18,7 +17,7 @@ from support.service import Service
 from support.service import ask as asked
 from support.turning import RING, ROLLING, insert_until_done, make_late
 
-from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis import Timeouts, UriFilter, drop_filter, list_filters
 from urifilter_redis.errors import FilterNotFound, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol import acl, scripts
 from urifilter_redis.protocol.outcomes import text_in
@@ -323,24 +322,18 @@ def test_options(any_server):
 
 
 @pytest.mark.parametrize("command", ["evalsha", "script|load", "hgetall", "time"])
-def test_open_names_a_missing_command(users, command):
-    """The error has the command, the user and the advice; asyncio, too."""
+def test_open_names_a_missing_command(users, clients, command):
+    """The error has the command, the user and the advice."""
     UriFilter.create("news", redis=users.server.url, capacity=1000).close()
     users.admin.script_flush()
     url = users.make("crawler")
     users.admin.execute_command("ACL", "SETUSER", "crawler", f"-{command.partition('|')[0]}")
-
-    async def awaited() -> None:
-        async with AsyncUriFilter.open("news", redis=url):
-            pass
-
-    for opening in (lambda: UriFilter.open("news", redis=url), lambda: asyncio.run(awaited())):
-        with pytest.raises(ServerUnavailable) as caught:
-            opening()
-        text = str(caught.value)
-        assert command.partition("|")[0] in text
-        assert "crawler:***@" in text
-        assert "doctor --acl" in text
+    with pytest.raises(ServerUnavailable) as caught:
+        clients.open("news", redis=url)
+    text = str(caught.value)
+    assert command.partition("|")[0] in text
+    assert "crawler:***@" in text
+    assert "doctor --acl" in text
 
 
 def test_a_client_object_tells_its_user(users):

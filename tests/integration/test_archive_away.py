@@ -167,29 +167,28 @@ def test_checkpoint_at_each_step(any_server, folder, disk, steps):
     sound(folder)
 
 
-def test_restore_at_each_step(any_server, folder, disk, steps):
+def test_restore_at_each_step(any_server, admin, folder, disk, steps):
     """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
     with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
             news.rotate()
-    with any_server.client() as admin:
-        for away in steps.each():
-            admin.flushall()
-            with away:
-                UriFilter.open("news", redis=any_server.url, archive=folder).close()
-            for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
-                if admin.hexists(key, "restored"):
-                    admin.hset(key, "restored", 0)
-            with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
-                assert news.restored is None or news.restored.problems == ()
-                assert 0 not in news.ages([*items(0), *items(1)])
-                assert (news.epoch(), news.info().phase) == (2, "idle")
+    for away in steps.each():
+        admin.flushall()
+        with away:
+            UriFilter.open("news", redis=any_server.url, archive=folder).close()
+        for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
+            if admin.hexists(key, "restored"):
+                admin.hset(key, "restored", 0)
+        with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
+            assert news.restored is None or news.restored.problems == ()
+            assert 0 not in news.ages([*items(0), *items(1)])
+            assert (news.epoch(), news.info().phase) == (2, "idle")
     assert steps.number > 20
 
 
-def test_create_at_each_step(any_server, folder, disk, steps):
+def test_create_at_each_step(any_server, admin, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
 
     If it goes away when all is restored, Redis keeps the filter: it may have been inserted into by then.
@@ -198,22 +197,21 @@ def test_create_at_each_step(any_server, folder, disk, steps):
     with UriFilter.create("news", **made) as news:
         news.insert_many(items(0))
         news.checkpoint()
-    with any_server.client() as admin:
-        for away in steps.each():
-            admin.flushall()
-            with away:
-                UriFilter.create("news", **made).close()
-            if steps.ended:
-                break
-            disk.unmount()
-            with pytest.raises((ArchiveError, Restoring)):
-                UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
-            phases.append(admin.hget(META, "phase"))
-            disk.mount()
-            if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
-                admin.hset(META, "restored", 0)
-            with UriFilter.create("news", **made) as news:
-                assert 0 not in news.ages(items(0))
+    for away in steps.each():
+        admin.flushall()
+        with away:
+            UriFilter.create("news", **made).close()
+        if steps.ended:
+            break
+        disk.unmount()
+        with pytest.raises((ArchiveError, Restoring)):
+            UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
+        phases.append(admin.hget(META, "phase"))
+        disk.mount()
+        if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
+            admin.hset(META, "restored", 0)
+        with UriFilter.create("news", **made) as news:
+            assert 0 not in news.ages(items(0))
     assert steps.number > 10
     assert phases[-1] == b"idle"
 

@@ -948,32 +948,31 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mongodb_killed_in_a_restore(kept_mongo, any_server, monkeypatch):
+def test_mongodb_killed_in_a_restore(kept_mongo, any_server, admin, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["rolling"]
     steps = _At(monkeypatch)
-    with any_server.client() as admin:
-        with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
-            for some in (FIRST, SECOND):
-                old.insert_many(some)
-                old.checkpoint()
-                old.rotate()
+    with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
+        for some in (FIRST, SECOND):
+            old.insert_many(some)
+            old.checkpoint()
+            old.rotate()
+    admin.flushall()
+    steps.at(0, kept_mongo.kill)
+    UriFilter.open("old", redis=any_server.url, archive=archive).close()
+    for number in some_of(steps.names[:-1], "archive read", "archive download"):
         admin.flushall()
+        steps.at(number, kept_mongo.kill)
+        with pytest.raises(ArchiveError, match="mongodb://"):
+            UriFilter.open("old", redis=any_server.url, archive=archive + IMPATIENT)
+        kept_mongo.start()
         steps.at(0, kept_mongo.kill)
-        UriFilter.open("old", redis=any_server.url, archive=archive).close()
-        for number in some_of(steps.names[:-1], "archive read", "archive download"):
-            admin.flushall()
-            steps.at(number, kept_mongo.kill)
-            with pytest.raises(ArchiveError, match="mongodb://"):
-                UriFilter.open("old", redis=any_server.url, archive=archive + IMPATIENT)
-            kept_mongo.start()
-            steps.at(0, kept_mongo.kill)
-            with UriFilter.open("old", redis=any_server.url, archive=archive) as old:
-                assert 0 not in old.ages([*FIRST, *SECOND])
-                assert not any(old.ages(NEVER))
-                assert old.info().phase == "idle"
-            assert leftovers(archive) == 0
-            sound(archive)
+        with UriFilter.open("old", redis=any_server.url, archive=archive) as old:
+            assert 0 not in old.ages([*FIRST, *SECOND])
+            assert not any(old.ages(NEVER))
+            assert old.info().phase == "idle"
+        assert leftovers(archive) == 0
+        sound(archive)
 
 
 @pytest.fixture

@@ -257,7 +257,7 @@ def test_what_was_forgotten_on_both_sides(any_server, folder, archived_filter):
 
 
 @pytest.mark.parametrize(("milliseconds", "seen"), [(-3, True), (0, True), (3, False)])
-def test_forgotten_close_to_a_checkpoint(any_server, folder, archived_filter, milliseconds, seen):
+def test_forgotten_close_to_a_checkpoint(any_server, admin, folder, archived_filter, milliseconds, seen):
     """An older Redis has it as forgotten just before the checkpoint began, or as it did: the archive knows better."""
     news = archived_filter(capacity=1000)
     news.insert("back")
@@ -265,12 +265,11 @@ def test_forgotten_close_to_a_checkpoint(any_server, folder, archived_filter, mi
     saved = Saved(any_server)
     assert news.insert("back")
     news.checkpoint()
-    with any_server.client() as admin:
-        begun = int(admin.hget("urifilter:{news:0}:meta", "checkpointed"))  # ms, of this shard
-        saved.bring_back()
-        assert news.insert("later")
-        ((digest, _),) = admin.zrange("urifilter:{news:0}:forgotten", 0, -1, withscores=True)
-        admin.zadd("urifilter:{news:0}:forgotten", {digest: (begun + milliseconds) / 1000 / 2**33})
+    begun = int(admin.hget("urifilter:{news:0}:meta", "checkpointed"))  # ms, of this shard
+    saved.bring_back()
+    assert news.insert("later")
+    ((digest, _),) = admin.zrange("urifilter:{news:0}:forgotten", 0, -1, withscores=True)
+    admin.zadd("urifilter:{news:0}:forgotten", {digest: (begun + milliseconds) / 1000 / 2**33})
     again = archived_filter()
     assert again.restored is not None
     assert [uri in again for uri in ("back", "later")] == [seen, True]

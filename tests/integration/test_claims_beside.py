@@ -24,13 +24,6 @@ def news(make_filter):
     return make_filter(**SETTINGS)
 
 
-@pytest.fixture
-def admin(any_server):
-    """A client of the server."""
-    with any_server.client() as client:
-        yield client
-
-
 def test_info(news, admin):
     """It counts what is in flight, lapsed and delayed, and the living holders; without claims there is nothing."""
     assert news.info().claims is None

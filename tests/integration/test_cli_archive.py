@@ -182,20 +182,6 @@ def test_restore_from_the_checkpoint_before(there, folder):
     assert check(100, 200) == {False}
 
 
-def test_nothing_good_to_restore(there, folder):
-    """All checkpoints are damaged: exit 2, and no empty filter."""
-    make()
-    add(100)
-    write_back()
-    for path in files(folder, "checkpoint-*.json"):
-        flip(path)
-    flush(there)
-    out, err = cli.run("restore", "news", code=2)
-    assert out == b""
-    assert err.startswith("urifilter: ")
-    assert cli.run("check", "--filter", "news", given=b"1\n", code=2)[0] == b""
-
-
 def test_no_archive_named(there, monkeypatch):
     """Exit 2 with what to do; nothing on stdout."""
     make()
@@ -236,17 +222,10 @@ def test_never_an_empty_filter(there, monkeypatch):
     assert "--archive" in err
     for command in ("add", "check", "dedupe"):
         assert cli.run(command, "--filter", "news", given=b"1\n", code=2)[0] == b""
-    for command in ("info", "checkpoint"):
-        assert cli.run(command, "news", code=2)[0] == b""
+    for command in ("info", "checkpoint", "restore"):
+        out, err = cli.run(command, "news", code=2)
+        assert (out, "--archive" in err) == (b"", True)
     assert keys(there) == []
-
-
-def test_restore_of_a_lost_filter_says_what_to_do(there, monkeypatch):
-    """Redis came back empty and the archive is not named: the message names --archive."""
-    make()
-    flush(there)
-    monkeypatch.delenv("URIFILTER_ARCHIVE")
-    assert "--archive" in cli.run("restore", "news", code=2)[1]
 
 
 def test_the_environment_names_the_archive(there, folder, tmp_path):

@@ -56,6 +56,11 @@ def connections(server) -> set[str]:
         return {each["id"] for each in admin.client_list()} - {str(admin.client_id())}
 
 
+def library_of(clients):
+    """Return the part of redis-py whose clients these filters take."""
+    return redis.asyncio if clients.awaited else redis
+
+
 def in_threads(count, work):
     """Run ``work(n)`` in so many threads at once; return what they returned or raised."""
     outcomes, all_there = {}, threading.Barrier(count)
@@ -153,48 +158,30 @@ def test_a_client_that_is_given(any_server):
     assert asyncio.run(run()) == 30
 
 
-def test_a_client_that_is_given_has_its_connections_back(any_server):
+def test_a_client_that_is_given_has_its_connections_back(clients, any_server):
     """Between the filter's calls its owner has all connections of its pool."""
     made(any_server).close()
-    only = {"max_connections": 1, "protocol": 2}
-    with redis.Redis.from_url(any_server.url, **only) as client, UriFilter.open("news", redis=client) as news:
-        for n in range(3):
-            assert (news.insert(f"a{n}"), client.ping()) == (True, True)
-
-    async def run():
-        async with redis.asyncio.Redis.from_url(any_server.url, **only) as client:
-            news = await AsyncUriFilter.open("news", redis=client)
-            return [(await news.insert(f"b{n}"), await client.ping()) for n in range(3)]
-
-    assert asyncio.run(run()) == [(True, True)] * 3
+    client = library_of(clients).Redis.from_url(any_server.url, max_connections=1, protocol=2)
+    news = clients.open("news", redis=client)
+    for n in range(3):
+        assert (news.insert(f"a{n}"), clients.wait(client.ping())) == (True, True)
+    clients.wait(client.aclose() if clients.awaited else client.close())
 
 
 @pytest.mark.quick
-def test_a_connection_that_the_server_has_closed(server, monkeypatch):
+def test_a_connection_that_the_server_has_closed(clients, server, monkeypatch):
     """It is replaced before anything is sent over it, so no answer is lost for that; and no connection is left over."""
     sent, perform, awaited = [], driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: sent.append(step) or perform(step, sender))
     monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: sent.append(step) or awaited(step, sender))
     made(server).close()
-
-    def hang_up() -> None:
+    news = clients.open("news", redis=server.url, connections=2)
+    for n in range(3):
         server.ask("execute_command", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         wait_until(lambda: connected(server) == 0, "connections are still there")
+        clients.let_pass(0.01)  # a loop hears of it
         sent.clear()
-
-    with UriFilter.open("news", redis=server.url, connections=2) as news:
-        for n in range(3):
-            hang_up()
-            assert (news.insert(f"a{n}"), len(sent), connected(server)) == (True, 1, 1)
-
-    async def run():
-        async with await AsyncUriFilter.open("news", redis=server.url, connections=2) as news:
-            for n in range(3):
-                hang_up()
-                await asyncio.sleep(0.01)  # the loop hears of it
-                assert (await news.insert(f"b{n}"), len(sent), connected(server)) == (True, 1, 1)
-
-    asyncio.run(run())
+        assert (news.insert(f"a{n}"), len(sent), connected(server)) == (True, 1, 1)
 
 
 def test_tasks_in_their_order(any_server):
@@ -457,56 +444,28 @@ class Liar(Proxy):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b":1\r\n", b"*2\r\n:0\r\n:0\r\n", b"*1\r\n+OK\r\n"])
-@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_reply_that_is_not_the_commands(any_server, kind, reply):
+def test_a_reply_that_is_not_the_commands(any_server, clients, reply):
     """It counts as lost: the connection is closed, and the call is sent again under its id, over another."""
     made(any_server).close()
     with Liar(any_server.port) as proxy:
         proxy.reply = reply
-        if kind == "blocking":
-            with UriFilter.open("news", redis=proxy.url) as news:
-                proxy.lies = 1
-                answers = news.insert("a"), news.insert("a")
-        else:
-
-            async def ask():
-                async with await AsyncUriFilter.open("news", redis=proxy.url, coalesce=False) as news:
-                    proxy.lies = 1
-                    return await news.insert("a"), await news.insert("a")
-
-            answers = asyncio.run(ask())
-        assert answers == (True, False)
+        with clients.open("news", redis=proxy.url) as news:
+            proxy.lies = 1
+            assert (news.insert("a"), news.insert("a")) == (True, False)
         assert (proxy.lies, proxy.connected) == (0, 2)
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_client_that_waits_for_ever_is_given(any_server, kind):
+def test_a_client_that_waits_for_ever_is_given(any_server, clients):
     """Its own patience, and its own retries, do not count: ``timeouts=`` holds."""
     made(any_server).close()
-    timeouts = Timeouts(connect=0.1, reply=0.1, total=0)
-    forever = {"socket_timeout": None, "socket_connect_timeout": None}
-    if kind == "blocking":
-        retry = Retry(ConstantBackoff(3600), 10)
-        with (
-            redis.Redis.from_url(any_server.url, retry=retry, **forever) as client,
-            UriFilter.open("news", redis=client, timeouts=timeouts) as news,
-            pytest.raises(ServerUnavailable),
-            suspended(any_server),
-        ):
-            news.contains("a")
-        return
-
-    async def ask():
-        retry = AsyncRetry(ConstantBackoff(3600), 10)
-        async with (
-            redis.asyncio.Redis.from_url(any_server.url, retry=retry, **forever) as client,
-            await AsyncUriFilter.open("news", redis=client, timeouts=timeouts) as news,
-        ):
-            with pytest.raises(ServerUnavailable), suspended(any_server):
-                await news.contains("a")
-
-    asyncio.run(ask())
+    retry = (AsyncRetry if clients.awaited else Retry)(ConstantBackoff(3600), 10)
+    forever = {"socket_timeout": None, "socket_connect_timeout": None, "retry": retry}
+    client = library_of(clients).Redis.from_url(any_server.url, **forever)
+    news = clients.open("news", redis=client, timeouts=Timeouts(connect=0.1, reply=0.1, total=0))
+    with pytest.raises(ServerUnavailable), suspended(any_server):
+        news.contains("a")
+    clients.wait(client.aclose() if clients.awaited else client.close())
 
 
 @contextlib.contextmanager
@@ -536,7 +495,7 @@ def test_a_second_run(server):
     asyncio.run(news.close())
 
 
-def test_many_runs(service, any_server):
+def test_many_runs(service, any_server, admin):
     """Each run ends with its connections: neither this process nor the server runs out of them."""
     news = opened(any_server)
     UriFilter.create("sdk", redis=any_server.url, capacity=10_000).close()
@@ -545,13 +504,12 @@ def test_many_runs(service, any_server):
     def descriptors() -> int:
         return len(os.listdir("/dev/fd"))
 
-    with any_server.client() as admin:
-        clients, before = len(admin.client_list()), descriptors()
-        for n in range(40):
-            assert asyncio.run(news.insert(f"{n}")) is True
-            assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
-        assert descriptors() <= before
-        assert len(admin.client_list()) <= clients + 2  # the service's own
+    clients, before = len(admin.client_list()), descriptors()
+    for n in range(40):
+        assert asyncio.run(news.insert(f"{n}")) is True
+        assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
+    assert descriptors() <= before
+    assert len(admin.client_list()) <= clients + 2  # the service's own
 
 
 def test_loops_in_turn(server):
@@ -580,7 +538,7 @@ def test_a_second_run_with_an_archive(any_server, mongodb):
     asyncio.run(news.close())
 
 
-def test_a_client_of_another_loop(any_server):
+def test_a_client_of_another_loop(any_server, admin):
     """A client that was given belongs to one loop: elsewhere nothing is sent, and the error says what to do."""
     made(any_server).close()
     client = redis.asyncio.Redis.from_url(any_server.url)
@@ -592,11 +550,10 @@ def test_a_client_of_another_loop(any_server):
         return news
 
     news = asyncio.run(first())
-    with any_server.client() as admin:
-        admin.config_resetstat()
-        with pytest.raises(UriFilterError, match="belongs to another event loop or process: open the filter anew"):
-            asyncio.run(news.insert("b"))
-        assert "cmdstat_evalsha" not in admin.info("commandstats")
+    admin.config_resetstat()
+    with pytest.raises(UriFilterError, match="belongs to another event loop or process: open the filter anew"):
+        asyncio.run(news.insert("b"))
+    assert "cmdstat_evalsha" not in admin.info("commandstats")
     assert news.unresolved == []
 
 

@@ -193,12 +193,11 @@ def test_prefixes_and_names(any_server):
         UriFilter.open("a", redis=any_server.url, prefix="{a}")
 
 
-def test_redis_argument(any_server):
+def test_redis_argument(any_server, admin):
     """A client of the caller's is used and left open; other things are refused."""
-    with any_server.client() as admin:
-        with UriFilter.create("news", redis=admin, **PRECISE) as news:
-            assert news.insert("a") is True
-        assert admin.ping()
+    with UriFilter.create("news", redis=admin, **PRECISE) as news:
+        assert news.insert("a") is True
+    assert admin.ping()
     decoding = redis.Redis(port=any_server.port, decode_responses=True, protocol=3)
     with UriFilter.open("news", redis=decoding) as news:
         assert news.insert("a") is False

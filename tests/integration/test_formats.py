@@ -103,26 +103,25 @@ def test_scripts(any_server, number, layout, with_claims):
 
 
 @pytest.mark.parametrize("number", OTHERS)
-def test_a_filter(any_server, number):
+def test_a_filter(any_server, admin, number):
     """The library and the command line do not open, make or drop it."""
     UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    with any_server.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "format", number)
-        before = dumped(admin)
-        for use in (
-            lambda: UriFilter.open("news", redis=any_server.url),
-            lambda: UriFilter.create("news", redis=any_server.url, **SETTINGS),
-            lambda: drop_filter("news", redis=any_server.url),
-        ):
-            with pytest.raises(UriFilterError, match=words(number)):
-                use()
-        for command in ("info", "rotate", "checkpoint", "restore"):
-            assert words(number) in cli.run(command, "news", "--redis", any_server.url, code=2)[1]
-        assert words(number) in cli.run("add", "--filter", "news", "--redis", any_server.url, given=b"a\n", code=2)[1]
-        found = json.loads(cli.run("doctor", "--json", "--redis", any_server.url, code=1)[0])
-        (told,) = (each for each in found if each["subject"] == "filter news")
-        assert (told["level"], words(number) in told["text"]) == ("danger", True)
-        assert before == dumped(admin)
+    admin.hset("urifilter:{news:0}:meta", "format", number)
+    before = dumped(admin)
+    for use in (
+        lambda: UriFilter.open("news", redis=any_server.url),
+        lambda: UriFilter.create("news", redis=any_server.url, **SETTINGS),
+        lambda: drop_filter("news", redis=any_server.url),
+    ):
+        with pytest.raises(UriFilterError, match=words(number)):
+            use()
+    for command in ("info", "rotate", "checkpoint", "restore"):
+        assert words(number) in cli.run(command, "news", "--redis", any_server.url, code=2)[1]
+    assert words(number) in cli.run("add", "--filter", "news", "--redis", any_server.url, given=b"a\n", code=2)[1]
+    found = json.loads(cli.run("doctor", "--json", "--redis", any_server.url, code=1)[0])
+    (told,) = (each for each in found if each["subject"] == "filter news")
+    assert (told["level"], words(number) in told["text"]) == ("danger", True)
+    assert before == dumped(admin)
 
 
 @pytest.mark.parametrize("number", OTHERS)
@@ -157,7 +156,7 @@ def archived(any_server, folder):
 @pytest.mark.parametrize(
     ("which", "lost"), [("filter.json", False), ("filter.json", True), ("checkpoint-*.json", True)]
 )
-def test_an_archive(any_server, archived, tmp_path, which, number, lost):
+def test_an_archive(admin, archived, tmp_path, which, number, lost):
     """Nothing is restored from it or written to it, whether Redis has lost the filter or not."""
     paths = [path for path in tmp_path.rglob("*.json") if path.match(which)]
     assert paths
@@ -165,16 +164,15 @@ def test_an_archive(any_server, archived, tmp_path, which, number, lost):
         put_format(path, number)
     texts = [path.read_bytes() for path in paths]
     assert words(number) in cli.run("archive", "verify", "news", "--archive", archived["archive"], code=1)[0].decode()
-    with any_server.client() as admin:
-        if lost:
-            admin.flushall()
-        before = dumped(admin)
-        for use in (UriFilter.open, lambda name, **where: UriFilter.create(name, **where, **ROLLING)):
-            with pytest.raises(ArchiveCorrupt, match=words(number)):
-                use("news", **archived)
-        options = ("--redis", archived["redis"], "--archive", archived["archive"])
-        assert words(number) in cli.run("restore", "news", *options, code=2)[1]
-        assert before == dumped(admin)
+    if lost:
+        admin.flushall()
+    before = dumped(admin)
+    for use in (UriFilter.open, lambda name, **where: UriFilter.create(name, **where, **ROLLING)):
+        with pytest.raises(ArchiveCorrupt, match=words(number)):
+            use("news", **archived)
+    options = ("--redis", archived["redis"], "--archive", archived["archive"])
+    assert words(number) in cli.run("restore", "news", *options, code=2)[1]
+    assert before == dumped(admin)
     assert texts == [path.read_bytes() for path in paths]
 
 

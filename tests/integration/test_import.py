@@ -109,20 +109,19 @@ def test_key_that_is_no_set(any_server, imported, command, words):
     assert list_filters() == []
 
 
-def test_advice_for_a_list_can_be_run(any_server, imported, monkeypatch):
+def test_advice_for_a_list_can_be_run(any_server, admin, imported, monkeypatch):
     """The advised command reads the list of the named server, whatever the key's characters."""
     if shutil.which("redis-cli") is None:
         pytest.skip("redis-cli is missing: apt-get install redis-tools")
     monkeypatch.delenv("URIFILTER_REDIS_URL")
     UriFilter.create("news", redis=any_server.url, capacity=1000).close()
-    with any_server.client() as client:
-        for key in ("it's a; list", b"\xff'list"):
-            client.rpush(key, "https://example.com/")
-            _, err = imported("--set", os.fsdecode(key), "--redis", any_server.url, code=2)
-            advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
-            reading = advised.removesuffix(" | urifilter import NAME")
-            assert reading != advised
-            assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
+    for key in ("it's a; list", b"\xff'list"):
+        admin.rpush(key, "https://example.com/")
+        _, err = imported("--set", os.fsdecode(key), "--redis", any_server.url, code=2)
+        advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
+        reading = advised.removesuffix(" | urifilter import NAME")
+        assert reading != advised
+        assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
 
 
 def test_digests(any_server, imported):
@@ -190,7 +189,7 @@ def test_digests_of_another_hash(imported, settings, refused, done):
         assert (found["new"], err) == (1, "")
 
 
-def test_mistake_makes_no_filter(any_server, imported, tmp_path):
+def test_mistake_makes_no_filter(admin, imported, tmp_path):
     """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
     (tmp_path / "urls").write_text("https://example.com/a\n")
     _, err = imported(tmp_path / "missing", tmp_path / "gone", code=2)
@@ -198,11 +197,10 @@ def test_mistake_makes_no_filter(any_server, imported, tmp_path):
     assert "nothing could be read, so filter 'news' was not made" in err
     _, err = imported("--digests", "--hash", "md5", tmp_path / "urls", code=2)
     assert "is no digest" in err
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(5))
-        _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
-        assert "is no digest" in err
-        assert client.keys("urifilter*") == []
+    admin.sadd(KEY, *fingerprints(5))
+    _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
+    assert "is no digest" in err
+    assert admin.keys("urifilter*") == []
     found, err = imported(tmp_path / "missing", tmp_path / "urls", code=2)
     assert (found["new"], found["bad"], err.count("No such file")) == (1, 1, 1)
 
@@ -458,41 +456,39 @@ def test_set_that_is_deleted_during_the_import(any_server, small):
 @pytest.mark.parametrize(
     ("command", "words"), [("sscan", "'sscan'"), ("info", "may not run INFO"), ("scard", "'scard'")]
 )
-def test_missing_right(any_server, command, words):
+def test_missing_right(any_server, admin, command, words):
     """A user who may not read the set is told which command is forbidden."""
-    with any_server.client() as client:
-        client.sadd(KEY, "a")
-        client.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
-        url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
-        try:
-            with (
-                Receiver.create("news", redis=any_server.url, capacity=1000) as news,
-                pytest.raises(UriFilterError, match=words) as refused,
-                SetSource(KEY.encode(), redis=url) as members,
-            ):
-                begin(news, members)
-            assert isinstance(refused.value, ServerUnavailable) == (command != "info")
-        finally:
-            client.acl_deluser("reader")
+    admin.sadd(KEY, "a")
+    admin.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
+    url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
+    try:
+        with (
+            Receiver.create("news", redis=any_server.url, capacity=1000) as news,
+            pytest.raises(UriFilterError, match=words) as refused,
+            SetSource(KEY.encode(), redis=url) as members,
+        ):
+            begin(news, members)
+        assert isinstance(refused.value, ServerUnavailable) == (command != "info")
+    finally:
+        admin.acl_deluser("reader")
 
 
-def test_filter_whose_user_may_not_run_info(any_server, small):
+def test_filter_whose_user_may_not_run_info(any_server, admin, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(1000))
-        client.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
-        Receiver.create("news", redis=any_server.url, capacity=10_000).close()
-        url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
-        try:
-            with (
-                Receiver.open("news", redis=url) as news,
-                SetSource(KEY.encode(), redis=any_server.url) as members,
-            ):
-                assert not begin(news, members, 2).can_resume
-                moving = begin(news, members)
-                assert (moving.resumed, moving.counts.items) == (0, 1000)
-        finally:
-            client.acl_deluser("writer")
+    admin.sadd(KEY, *fingerprints(1000))
+    admin.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
+    Receiver.create("news", redis=any_server.url, capacity=10_000).close()
+    url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
+    try:
+        with (
+            Receiver.open("news", redis=url) as news,
+            SetSource(KEY.encode(), redis=any_server.url) as members,
+        ):
+            assert not begin(news, members, 2).can_resume
+            moving = begin(news, members)
+            assert (moving.resumed, moving.counts.items) == (0, 1000)
+    finally:
+        admin.acl_deluser("writer")
 
 
 def test_file_goes_on_and_changes(any_server, imported, small, tmp_path, monkeypatch):

@@ -207,7 +207,7 @@ def test_late_union(late, news, any_server, folder):
 
 
 @pytest.mark.slow
-def test_late_made_and_dropped(late, any_server, folder):
+def test_late_made_and_dropped(late, any_server, admin, folder):
     """Each filter of a name is whole, and leaves nothing behind."""
     options = {"redis": late.url, "archive": folder, "shards": 2, "capacity": 2000}
     for number in range(3):
@@ -219,5 +219,4 @@ def test_late_made_and_dropped(late, any_server, folder):
                 made.drop()
     with UriFilter.open("news", redis=any_server.url, archive=folder) as again:
         assert 0 not in again.ages(OLD)
-    with any_server.client() as admin:
-        assert not [key for key in admin.keys("*") if b"merging" in key]
+    assert not [key for key in admin.keys("*") if b"merging" in key]
