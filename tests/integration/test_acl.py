@@ -277,18 +277,6 @@ def test_the_line_is_the_smallest(users, part):
     assert not {"flushall", "keys", "config", "config|set", "script", "script|flush", "acl", "client"} & allowed
 
 
-@pytest.mark.parametrize("part", acl.PARTS)
-def test_every_server_takes_the_line(server, part):
-    """Redis 6.2, 7.0 and Valkey make the user, who may read the filter's keys, and not others."""
-    users = Users(server)
-    with redis.Redis.from_url(users.make(part, "--filter", "news")) as client:
-        assert client.hgetall("urifilter:{news:0}:meta") == {}
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            client.hgetall("urifilter:{other:0}:merging_1")
-    users.admin.acl_deluser(part)
-    users.admin.close()
-
-
 def test_every_command_of_the_library_is_known(any_server):
     """Each word of the library that is a command of the server is one that an operator may run."""
     with any_server.client() as admin:

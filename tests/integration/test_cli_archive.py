@@ -594,26 +594,6 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
 
 
 @pytest.mark.slow
-def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
-    """SIGTERM while it uploads: it ends with 0, lets go of the filter, and leaves nothing behind."""
-    make()
-    add(100)
-    write_back()
-    add(100, 200)
-    with held(folder):
-        worker = started("worker", "--checkpoint-every", "1s")
-        wait_until(lambda: uploading(folder, 1), "it does not upload")
-        worker.send_signal(signal.SIGTERM)
-    _, err = worker.communicate(timeout=60)
-    assert worker.returncode == 0
-    assert err.endswith(b"INFO stopped\n")
-    assert there.ask("hget", "urifilter:{news:0}:meta", "worker") is None
-    sound(folder)
-    assert json.loads(cli.run("worker", "--once", "--json")[0])[0]["busy"] is False
-    assert leftovers(folder) == 0
-
-
-@pytest.mark.slow
 def test_worker_is_stopped_before_each_step(there, folder):
     """Whenever it is asked to stop, it leaves a sound archive, the filter let go, and no blob that nobody needs."""
     make()

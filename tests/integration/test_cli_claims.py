@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -272,37 +271,6 @@ def test_full_disk(tmp_path, command):
     assert given_back
     claimed = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")[:-1]
     assert sorted(given_back + claimed) == sorted(urls(5000))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [
-        ("claim", signal.SIGINT),
-        pytest.param("reclaim", signal.SIGTERM, marks=pytest.mark.quick),
-        pytest.param("claim", signal.SIGHUP, marks=pytest.mark.slow),
-        pytest.param("reclaim", signal.SIGINT, marks=pytest.mark.slow),
-    ],
-)
-def test_signal_while_the_reader_is_slow(tmp_path, command, number):
-    """What the reader may not have got is given back; the command ends as one that was stopped."""
-    (tmp_path / "urls").write_bytes(joined(urls(5000)))
-    arguments = [tmp_path / "urls"]
-    if command == "reclaim":
-        run("claim", "-q", tmp_path / "urls")
-        run("release", "-q", tmp_path / "urls")
-        arguments = ["--limit", 5000]
-    process = cli.start(command, "--filter", "news", *arguments)
-    printed = process.stdout.read(1000)
-    process.send_signal(number)
-    process.stdout.close()
-    err = process.stderr.read().decode()
-    assert process.wait(60) == 128 + number
-    process.stderr.close()
-    process.stdin.close()
-    assert err.splitlines()[-1] == f"urifilter: stopped by {number.name}"
-    others = run("claim", "-q", tmp_path / "urls")[0].split(b"\n")
-    assert {*printed.split(b"\n")[:-1], *others} >= set(urls(5000))
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import sys
 import termios
 import time
 import tty
-from functools import partial
 
 import pytest
 from support import cli
@@ -30,12 +29,10 @@ ENDING = [
     signal.SIGPROF, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPOLL, signal.SIGPWR,
     signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMAX,
 ]  # fmt: skip
-#: Of each kind one; the others are for the slow tests.
-QUICK = {signal.SIGINT, signal.SIGRTMIN}
 
 
 def name_of(number) -> str:
-    return getattr(number, "name", f"signal {int(number)}")
+    return number if isinstance(number, str) else getattr(number, "name", f"signal {int(number)}")
 
 
 def first_quick(first, *others):
@@ -59,8 +56,8 @@ def urls(tmp_path):
 
 @pytest.fixture
 def started(started):
-    """Start ``dedupe``; at the end it is killed if it still runs."""
-    return partial(started, "dedupe", "--filter", "precise")
+    """Start a command about lines; at the end it is killed if it still runs."""
+    return lambda *more, command="dedupe", **options: started(command, "--filter", "precise", *more, **options)
 
 
 def second_run(lines) -> list[bytes]:
@@ -116,13 +113,24 @@ class Terminal:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in ENDING],
+    ("command", "number"),
+    [
+        *(("dedupe", each) for each in ENDING),
+        pytest.param("reclaim", signal.SIGTERM, marks=pytest.mark.quick),
+        ("reclaim", signal.SIGINT),
+        ("claim", signal.SIGINT),
+        ("claim", signal.SIGHUP),
+    ],
     ids=name_of,
 )
-def test_signal_while_the_reader_is_slow(urls, started, number):
-    """Each signal that ends a process: what the reader may not have read is printed by the next run."""
-    process = started(urls)
+def test_signal_while_the_reader_is_slow(there, urls, started, command, number):
+    """Each signal that ends a process: what the reader may not have read is printed by the next run, or given back."""
+    arguments = [urls]
+    if command == "reclaim":
+        with UriFilter.open("precise") as precise, precise.claims() as mine:
+            mine.claim_many(LINES)
+        arguments = ["--limit", len(LINES)]
+    process = started(*arguments, command=command)
     printed = process.stdout.read(10_000)
     process.send_signal(number)
     process.stdout.close()
