@@ -71,6 +71,15 @@ def restorer(server, folder):
     return open_(session), connector
 
 
+def restored_by_a_late_one(server, folder, archived_filter, step="archive download", **settings):
+    """Have a filter with 500 items lost, and a restorer that is stopped before a step; return that."""
+    news = archived_filter(**{"capacity": 1000} | settings)
+    news.insert_many(range(500))
+    news.checkpoint()
+    flush(server)
+    return Suspended(*restorer(server, folder), step)
+
+
 def flush(server) -> None:
     server.ask("flushall")
 
@@ -128,11 +137,7 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
 
 def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
-    news = archived_filter(capacity=1000, retention="growing")
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter, retention="growing")
     silent(any_server)
     other = archived_filter()
     assert other.restored.shards == 1
@@ -147,11 +152,7 @@ def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
 @pytest.mark.quick
 def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_filter):
     """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "restore begin")
+    late = restored_by_a_late_one(any_server, folder, archived_filter, "restore begin")
     other = archived_filter()
     assert other.insert("x")
     late.go_on()
@@ -160,11 +161,7 @@ def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_
 
 def test_the_server_dies_while_its_archive_is_looked_at(any_server, folder, archived_filter):
     """What was begun is gone with it; the next one does it."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter)
     flush(any_server)
     with pytest.raises(FilterNotFound):
         late.go_on()
@@ -406,29 +403,21 @@ def test_counting_is_not_merged(any_server, folder, archived_filter):
 
 def test_union_from_a_filter_that_is_being_restored(any_server, folder, archived_filter):
     """It is refused: half of it may be back."""
-    news = archived_filter(capacity=1000, seed=1)
-    news.insert_many(range(100))
-    news.checkpoint()
-    flush(any_server)
-    Suspended(*restorer(any_server, folder), "archive download")
+    restored_by_a_late_one(any_server, folder, archived_filter, seed=1)
     with UriFilter.create("all", redis=any_server.url, capacity=1000, seed=1) as other, pytest.raises(Restoring):
         other.union("news")
 
 
 def test_waiting_for_a_restore(any_server, folder, archived_filter):
     """Callers get Restoring, or wait if they want to; opening and creating do, too."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(100))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter)
     for without in ("", folder):
         with pytest.raises(Restoring), UriFilter.open("news", redis=any_server.url, archive=without) as other:
             other.insert("a")
     with UriFilter.open("news", redis=any_server.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
         timer = threading.Timer(1, late.go_on)
         timer.start()
-        assert patient.insert_ages(range(101)) == [1] * 100 + [0]
+        assert patient.insert_ages(range(501)) == [1] * 500 + [0]
         timer.join()
 
 
