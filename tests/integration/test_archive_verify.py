@@ -5,7 +5,6 @@ Files and documents that are there and cannot be read are as if they were missin
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.archives import checkpoints, leftovers, sound
+from support.archives import blob_of, checkpoints, leftovers, lie, piece_of, sound
 from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
@@ -25,10 +24,7 @@ from urifilter_redis.archive.maintenance import entries, verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
-from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
-from urifilter_redis.storage.documents import Piece
-from urifilter_redis.storage.packing import pack
 from urifilter_redis.storage.records import write_replies
 
 pytestmark = pytest.mark.slow
@@ -68,13 +64,6 @@ def remove(archive, key):
     backend = open_backend(archive)
     assert drive(backend.swap(key, drive(backend.read(key)), None))
     drive(backend.close())
-
-
-def lie(path, change, **beside):
-    """Change a document, and give it the SHA-256 that is right then."""
-    values = json.loads(path.read_bytes())["document"]
-    change(values)
-    path.write_bytes(json.dumps({"sha256": documents._sha256(values), "document": values} | beside).encode())
 
 
 def reopen(server, archive):
@@ -226,15 +215,6 @@ def test_killed_before_it_is_noted(any_server, folder):
             sound(folder)
 
 
-def change_blob(path, name, data):
-    """Let a document name a content of these bytes."""
-    blob, packed = f"{path.parent.name}-{'0' * 16}", pack(data)
-    (path.parent / f"{blob}.blob").write_bytes(packed)
-    piece = Piece.of(data, packed)
-    content = {"blob": blob, "pieces": [{"length": piece.length, "packed": piece.packed, "sha256": piece.sha256}]}
-    lie(path, lambda values: values.update({name: content}))
-
-
 RECORDS = {
     "replies that are none": ("replies", b"no records"),
     "a reply of no time": ("replies", write_replies([(b"0a/1", b"\x01")])),
@@ -250,7 +230,9 @@ RECORDS = {
 def test_impossible_records(name, any_server, folder):
     """Records that cannot be parsed, or cannot have been written, are told."""
     make(any_server, folder)
-    change_blob(checkpoints(folder)[-1], *RECORDS[name])
+    kept, data = RECORDS[name]
+    packed, piece = piece_of(data)
+    blob_of(checkpoints(folder)[-1], kept, packed, [piece])
     (problem,) = problems(folder)
     assert problem.startswith("checkpoint of 'news', shard 0, ")
 
@@ -379,7 +361,7 @@ def files(folder, pattern):
     return list(root(folder).glob(f"*.filter/*/{pattern}"))
 
 
-def blob_of(document):
+def largest_blob(document):
     """Return the largest blob that a document names."""
     text = document.read_text()
     return max(
@@ -400,7 +382,7 @@ def test_rotation_without_a_slice(what, spoil, any_server, folder):
             news.insert_many(items(epoch))
             assert news.rotate().problems == ()
         document = slice_of(folder, 1)
-        path = document if what == "document" else blob_of(document)
+        path = document if what == "document" else largest_blob(document)
         reason = spoil(path)
         news.insert_many(items(2))
         told = news.rotate().problems
@@ -435,7 +417,7 @@ def test_restore_without_the_newest(what, spoil, any_server, folder):
     """The checkpoint before is used, which and why is told, and all that follows is as if nothing had been."""
     make(any_server, folder)
     document = checkpoints(folder)[-1]
-    path = document if what == "document" else blob_of(document)
+    path = document if what == "document" else largest_blob(document)
     reason = spoil(path)
     (problem,) = problems(folder, "news")
     assert str(path) in problem

@@ -158,28 +158,21 @@ def test_terminal_is_closed(urls, started, read, ignored):
     assert missing(printed) == 0
 
 
-def test_terminal_is_closed_before_it_has_shown_the_last_lines(started):
-    """Lines that went to the terminal, and that it has not read when it is closed, are new again."""
+@pytest.mark.parametrize("ends", [False, True], ids=["input goes on", "input ends"])
+def test_terminal_is_closed_before_it_has_shown_the_last_lines(started, ends):
+    """Lines that went to the terminal, and that it has not read when it is closed, are new again.
+
+    If nothing is left to be written then, that is seen before the end, too, without SIGHUP.
+    """
     terminal, lines = Terminal(), LINES[:20]
-    process = terminal.start(started)
+    process = terminal.start(started, ignored=[signal.SIGHUP] if ends else ())
     process.stdin.write(cli.joined(lines))
     process.stdin.flush()
     terminal.wait()
     terminal.close()
-    assert process.wait(60) == 128 + signal.SIGHUP
-    assert second_run(lines) == lines
-
-
-def test_terminal_is_closed_and_input_ends(started):
-    """Nothing is left to be written when the terminal is closed: that is seen before the end, too, without SIGHUP."""
-    terminal, lines = Terminal(), LINES[:20]
-    process = terminal.start(started, ignored=[signal.SIGHUP])
-    process.stdin.write(cli.joined(lines))
-    process.stdin.flush()
-    terminal.wait()
-    terminal.close()
-    process.stdin.close()
-    assert process.wait(60) == 2
+    if ends:
+        process.stdin.close()
+    assert process.wait(60) == (2 if ends else 128 + signal.SIGHUP)
     assert second_run(lines) == lines
 
 

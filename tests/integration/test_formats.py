@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 from support import cli
+from support.archives import lie
 from support.states import dumped
 
 from urifilter_redis import ArchiveCorrupt, UriFilter, UriFilterError, drop_filter
@@ -17,7 +18,6 @@ from urifilter_redis.protocol import calls, claims, scripts
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 2}
@@ -136,9 +136,7 @@ def test_a_shard_of_another_format_than_shard_0(any_server, number):
 
 def put_format(path: Path, number: int) -> None:
     """Rewrite a document of an archive as one of another format, which has another field, too."""
-    text = json.loads(path.read_bytes())
-    text["document"] |= {"format": number, "a field of its own": 1}
-    path.write_text(json.dumps(text | {"sha256": documents._sha256(text["document"])}))
+    lie(path, lambda document: document.update({"format": number, "a field of its own": 1}))
 
 
 @pytest.fixture
