@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from support import cli, servers
+from support import cli
 from support.answering import answering
 from support.shard_keys import shard_key
 from support.states import dumped
@@ -91,28 +91,25 @@ def test_a_full_server_inserts_nothing(server, has):
             mine.close()
 
 
-def test_a_full_server_lets_items_be_removed(clean_server):
+def test_a_full_server_lets_items_be_removed(server, make_filter):
     """At maxmemory ``remove`` works; ``forget`` takes memory: it is refused whole, and says what to do."""
-    for kind in servers.KINDS:
-        server = clean_server(kind)
-        with (
-            UriFilter.create("counted", redis=server.url, capacity=1000, layout="counting") as counted,
-            UriFilter.create("news", redis=server.url, capacity=1000) as news,
-        ):
-            counted.insert_many(range(700))
-            news.insert_many(["a", "b"])
-            server.ask("config_set", "maxmemory", "1")
-            assert counted.remove(range(700)) == [True] * 700
-            assert counted.remove(range(700)) == [False] * 700
-            assert counted.inserted() == 0
-            error, other = error_of(news.forget, ["a", "c"]), error_of(news.insert_ages, ["a", "c"])
-            assert {type(error), type(other)} == {ServerFull}
-            assert "or drop a filter, then ask again" in str(error)
-            assert "memory is full, and it wrote nothing more: raise maxmemory" in str(other)
-            assert "memory is full" in cli_says(server, command=("dedupe", "--filter", "news"))
-            assert news.ages(["a", "b"]) == [1, 1]
-            server.ask("config_set", "maxmemory", "0")
-            assert news.forget(["a", "c"], retry=error) == [True, False]
+    counted, news = make_filter("counted", layout="counting"), make_filter()
+    counted.insert_many(range(700))
+    news.insert_many(["a", "b"])
+    server.ask("config_set", "maxmemory", "1")
+    try:
+        assert counted.remove(range(700)) == [True] * 700
+        assert counted.remove(range(700)) == [False] * 700
+        assert counted.inserted() == 0
+        error, other = error_of(news.forget, ["a", "c"]), error_of(news.insert_ages, ["a", "c"])
+        assert {type(error), type(other)} == {ServerFull}
+        assert "or drop a filter, then ask again" in str(error)
+        assert "memory is full, and it wrote nothing more: raise maxmemory" in str(other)
+        assert "memory is full" in cli_says(server, command=("dedupe", "--filter", "news"))
+        assert news.ages(["a", "b"]) == [1, 1]
+    finally:
+        server.ask("config_set", "maxmemory", "0")
+    assert news.forget(["a", "c"], retry=error) == [True, False]
 
 
 @pytest.mark.slow

@@ -247,14 +247,19 @@ def test_scripts_survive_flush_and_restart(make_server):
         assert news.insert_ages(["a", "b", "c", "d"]) == [1, 1, 1, 0]
 
 
+@pytest.fixture(scope="module")
+def older(clean_server):
+    return clean_server("redis62")
+
+
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 50), max_size=60))
-def test_any_list(clean_server, items):
+def test_any_list(older, items):
     """insert_ages of any list: the first of each item is new, all others are seen."""
-    where = clean_server("redis62").url
-    with UriFilter.create("news", redis=where, capacity=1000, error_rate=1e-8, shards=3) as news:
+    with UriFilter.create("news", redis=older.url, capacity=1000, error_rate=1e-8, shards=3) as news:
         assert news.insert_ages(items) == [0 if item not in items[:i] else 1 for i, item in enumerate(items)]
         assert news.ages(items) == [1] * len(items)
+        news.drop()
 
 
 @pytest.mark.sampled

@@ -415,7 +415,7 @@ def test_threads(valkey):
         wrong: list[object] = []
 
         def crawl(number: int) -> None:
-            for turn in range(60):
+            for turn in range(30):
                 mine, ours = f"{number}/{turn % 7}", f"ours/{turn % 11}"
                 news.insert_many([ours, f"{number}/{turn}/x"])
                 if news.insert_many([mine, mine]) != [True, False] or news.forget([mine]) != [True]:
