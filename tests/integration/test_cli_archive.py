@@ -74,6 +74,13 @@ def write_back() -> None:
         news.checkpoint()
 
 
+def make_kept(*span) -> None:
+    """Make the filter, insert numbers, and write it back."""
+    make()
+    add(*span)
+    write_back()
+
+
 def rotate() -> None:
     with UriFilter.open("news") as news:
         news.rotate()
@@ -213,9 +220,7 @@ def test_an_archive_that_is_none():
 
 def test_never_an_empty_filter(there, monkeypatch):
     """Redis came back empty and the archive is not named: whatever is tried, nothing is made."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     flush(there)
     monkeypatch.delenv("URIFILTER_ARCHIVE")
     _, err = cli.run(*NEWS, code=2)
@@ -230,9 +235,7 @@ def test_never_an_empty_filter(there, monkeypatch):
 
 def test_the_environment_names_the_archive(there, folder, tmp_path):
     """URIFILTER_ARCHIVE is as good as --archive, which is stronger; what comes back does so by any command."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     other = (tmp_path / "other").as_uri()
     UriFilter.create("more", capacity=1000, archive=other).close()
     assert [each["filter"] for each in json.loads(cli.run("archive", "list", "--json")[0])] == ["news"]
@@ -246,9 +249,7 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
 
 def test_wait_for_a_restore(there, folder, started):
     """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     flush(there)
     connector, session = connect("news", there.url, "urifilter", Timeouts(), folder)
     restorer = pipelines(open_(session), connector)
@@ -337,9 +338,7 @@ def test_archive_verify(there, folder):
 
 def test_a_damaged_document(there, folder):
     """``archive list`` and ``show`` say so, ``verify`` exits with 1, ``prune`` keeps what it may need."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     (document,) = files(folder, "checkpoint-*.json")
     flip(document, 20)
     before = files(folder, "*")
@@ -404,9 +403,7 @@ def test_export_of_nothing(there, tmp_path):
 
 def test_import_elsewhere(there, other_server, folder, tmp_path):
     """An exported filter goes into another archive and from there into another Redis."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     file = tmp_path / "news.urifilter"
     cli.run("archive", "export", "news", file)
     other = (tmp_path / "other").as_uri()
@@ -430,9 +427,7 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
 
 def test_prune(there, folder):
     """Leftovers go when they are older than --older-than, never younger ones, nor anything that is needed."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     needed = files(folder, "*")
     ages = {"0" * 16: 7200, "1" * 16: 1800}
     left = []
@@ -459,9 +454,7 @@ def test_prune(there, folder):
 
 def test_drop(there, folder, monkeypatch):
     """Refused while the archive is not named; --keep-archive leaves what can be restored; else both are empty."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     with monkeypatch.context() as without:
         without.delenv("URIFILTER_ARCHIVE")
         out, err = cli.run("drop", "news", "--yes", code=2)
@@ -638,9 +631,7 @@ def uploading(archive, checkpoints) -> bool:
 @pytest.mark.slow
 def test_two_workers(there, folder, started):
     """One is suspended in the middle of a checkpoint for longer than its lease; the other takes over; both end well."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     add(100, 200)
     with held(folder):
         slow = started("worker", "--once", "--json")

@@ -28,8 +28,10 @@ from urifilter_redis import UriFilter
 pytestmark = pytest.mark.usefixtures("there")
 
 
-def make(name="precise") -> UriFilter:
-    return UriFilter.create(name, capacity=100_000, error_rate=1e-8)
+@pytest.fixture
+def precise(make_filter):
+    """A filter that takes no line for another by chance."""
+    return make_filter("precise")
 
 
 def test_dedupe_prints_new_lines_in_order(tmp_path):
@@ -59,9 +61,8 @@ def test_dedupe_reads_stdin_and_several_files(tmp_path):
     assert cli.run("dedupe", "-q", tmp_path / "one", "-", given=b"b\nc\n") == (b"b\nc\n", "")
 
 
-def test_items_are_lines_without_ends_and_bom(tmp_path):
+def test_items_are_lines_without_ends_and_bom(precise, tmp_path):
     """CRLF, LF, no end at all and a byte order mark make no difference; the output is the items, byte for byte."""
-    make()
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(codecs.BOM_UTF8 + b"a\r\nb\n\n\xff\xfe odd\r\nlast")
     second.write_bytes(b"a\nb\r\n\r\n\xff\xfe odd\nlast\n" + codecs.BOM_UTF8 + b"a\nx")
@@ -79,9 +80,8 @@ ITEMS = [b"a", b"b", b"c", b"d", b" e\t", b"", b"f\xef\xbb\xbf\rg"]
 
 
 @pytest.mark.parametrize("command", ["dedupe", "claim", "check"])
-def test_a_printed_line_is_known_to_the_next_command(command):
+def test_a_printed_line_is_known_to_the_next_command(precise, command):
     """What is printed is what was compared, whatever ends and byte order marks the line had."""
-    make()
     more = ["--new"] if command == "check" else ["-q"]
     printed = cli.run(command, *more, "--filter", "precise", given=ODD_LINES, code=0)[0]
     assert printed == joined(ITEMS)
@@ -95,9 +95,8 @@ def test_a_printed_line_is_known_to_the_next_command(command):
     assert cli.run("digest", given=ODD_LINES)[0] == cli.run("digest", given=printed)[0]
 
 
-def test_many_lines_in_windows(tmp_path):
+def test_many_lines_in_windows(precise, tmp_path):
     """More lines than a window, more bytes than a chunk."""
-    make()
     lines = urls(60_000)
     (tmp_path / "urls").write_bytes(joined(lines + lines[::7]))
     out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
@@ -124,10 +123,9 @@ COMPRESSED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zs
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_compressed_lines(tmp_path, kind):
+def test_compressed_lines(precise, tmp_path, kind):
     """Its lines are the items, from files and stdin; ``cat`` of two such files is one; an empty one has none."""
     pack = COMPRESSED[kind]
-    make()
     file, rest = tmp_path / "urls", tmp_path / "rest"
     file.write_bytes(pack(joined(urls(3000))) + pack(b"last"))
     rest.write_bytes(pack(b""))
@@ -219,9 +217,8 @@ def test_a_file_without_lines_makes_no_filter(there, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["fingerprint"], ["digest"], ["check", "--filter", "precise"]])
-def test_lines_that_end_too_early_are_told_by_each_command(command):
+def test_lines_that_end_too_early_are_told_by_each_command(precise, command):
     """Its lines up to there are answered, and the exit code is 2, also in a pipe."""
-    make().close()
     packed = gzip.compress(joined(urls(3)))[:-5]
     out, err = cli.run(*command, given=packed, code=2)
     assert out.count(b"\n") == 3
@@ -241,9 +238,8 @@ def test_a_mistyped_file_makes_no_filter(there, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["add", "dedupe"])
-def test_repeated_lines_are_kept_from_the_server(there, tmp_path, command):
+def test_repeated_lines_are_kept_from_the_server(precise, there, tmp_path, command):
     """Each line is sent once, however often it comes."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(3000) * 6))
     with there.client() as client:
         client.config_resetstat()
@@ -265,9 +261,8 @@ def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
 
 
 @pytest.mark.slow
-def test_long_lines(tmp_path):
+def test_long_lines(precise, tmp_path):
     """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
-    make()
     longest = b"x" * (16 << 20)
     (tmp_path / "file").write_bytes(joined([b"a", longest + b"y", b"b", longest]) + longest + b"z")
     out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "file", code=2)
@@ -305,9 +300,8 @@ def test_temporary_leaves_no_archive(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
 @pytest.mark.parametrize(("command", "end"), [("dedupe", "new again"), ("claim", "given back")])
-def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, command, end, count):
+def test_head_closes_the_pipe_and_nothing_is_missing(precise, tmp_path, command, end, count):
     """Dedupe | head, then dedupe again whole: both outputs together have every line. So has claim."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(count)))
     line = f"'{sys.executable}' -m urifilter_redis.cli {command} --filter precise '{tmp_path}/urls'"
     done = subprocess.run(f"{line} | head -5", shell=True, capture_output=True, timeout=60)
@@ -318,9 +312,8 @@ def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, command, end, cou
     assert cli.run(command, "--filter", "precise", tmp_path / "urls")[0] == b""
 
 
-def test_full_disk(tmp_path):
+def test_full_disk(precise, tmp_path):
     """What cannot be written is forgotten again, and what is written is not: exactly, for a file."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
     with Path("/dev/full").open("wb") as full:
         _, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=full, code=2)
@@ -330,11 +323,10 @@ def test_full_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_full_disk_and_lost_answers(there, tmp_path):
+def test_full_disk_and_lost_answers(there, precise, tmp_path):
     """The lines that may have been inserted without an answer are counted in the message."""
-    with make() as news:
-        for method in (news.insert, lambda item: news.forget([item])):
-            method("load the script")
+    for method in (precise.insert, lambda item: precise.forget([item])):
+        method("load the script")
     (tmp_path / "urls").write_bytes(joined(urls(30_000)))
     scripts: list[bytes] = []
 
@@ -353,10 +345,9 @@ def test_full_disk_and_lost_answers(there, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_ctrl_c_while_answers_are_lost(there, tmp_path):
+def test_ctrl_c_while_answers_are_lost(there, precise, tmp_path):
     """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
-    with make() as news:
-        news.insert("load the script")
+    precise.insert("load the script")
     (tmp_path / "urls").write_bytes(joined(urls(10)))
     with Proxy(there.port, lambda _: Fault.CUT_AFTER) as proxy:
         process = cli.start("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
@@ -367,9 +358,8 @@ def test_ctrl_c_while_answers_are_lost(there, tmp_path):
     assert b"10 lines may have been inserted, and not printed: `urifilter forget`" in err
 
 
-def test_file_size_limit(tmp_path):
+def test_file_size_limit(precise, tmp_path):
     """A file that takes only a part: that part is remembered, the rest is new again."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
     import resource
 
@@ -386,9 +376,8 @@ def test_file_size_limit(tmp_path):
 
 
 @pytest.mark.slow
-def test_signal_while_waiting_for_input():
+def test_signal_while_waiting_for_input(precise):
     """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
-    make()
     process = cli.start("dedupe", "--filter", "precise")
     process.stdin.write(b"a\n")
     process.stdin.flush()
@@ -413,9 +402,8 @@ def test_lines_come_out_as_they_come_in(started, command):
 
 
 @pytest.mark.slow
-def test_kill_9_costs_at_most_a_window(tmp_path):
+def test_kill_9_costs_at_most_a_window(precise, tmp_path):
     """A kill -9 costs what the page about pipes says: at most one window's lines are remembered and not printed."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(60_000)))
     out = tmp_path / "out"
     with out.open("wb") as file:
@@ -435,7 +423,7 @@ def test_server_dies_under_way(make_server, tmp_path, monkeypatch, started, comm
     """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
     monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
-    make()
+    UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
     lines = urls(30_000)
     process = started(command, "-q", "--filter", "precise")
     process.stdin.write(joined(lines[:100]))
@@ -455,9 +443,8 @@ def test_server_dies_under_way(make_server, tmp_path, monkeypatch, started, comm
     assert first + out + second == joined(lines[:200])
 
 
-def test_check(tmp_path):
+def test_check(precise, tmp_path):
     """Seen or new before each line, nothing inserted; exit 0 if any was seen, 1 if none."""
-    make()
     cli.run("add", "--filter", "precise", given=b"a\nb\n")
     for _ in range(2):
         assert cli.run("check", "--filter", "precise", given=b"a\nx\r\nb")[0] == b"seen\ta\nnew\tx\nseen\tb\n"
@@ -465,18 +452,16 @@ def test_check(tmp_path):
     assert cli.run("check", "--filter", "precise", given=b"", code=1)[0] == b""
 
 
-def test_check_new(tmp_path):
+def test_check_new(precise, tmp_path):
     """--new prints only what is not in the filter; exit 0 if there is any, else 1."""
-    make()
     cli.run("add", "--filter", "precise", given=b"a\nb\n")
     assert cli.run("check", "--new", "--filter", "precise", given=b"a\nx\nb\ny")[0] == b"x\ny\n"
     assert cli.run("check", "--new", "--filter", "precise", given=b"a\n", code=1)[0] == b""
     assert cli.run("check", "--filter", "precise", tmp_path / "none", code=2)[0] == b""
 
 
-def test_add_and_forget():
+def test_add_and_forget(precise):
     """Add prints no lines and says what it did; forget makes new again."""
-    make()
     out, err = cli.run("add", "--filter", "precise", given=b"a\nb\na\n")
     assert (out, err) == (b"", "3 lines: 2 added to filter precise, 1 were there\n")
     out, err = cli.run("forget", "--filter", "precise", given=b"a\nx\n")
@@ -515,9 +500,8 @@ def test_over_capacity_is_said():
 
 
 @pytest.mark.slow
-def test_progress_only_on_a_terminal(tmp_path):
+def test_progress_only_on_a_terminal(precise, tmp_path):
     """On a terminal there is progress; the summary comes after it."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(20_000)))
     main, terminal = os.openpty()
     process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls", stderr=terminal, stdout=subprocess.DEVNULL)

@@ -157,64 +157,59 @@ def test_a_user_who_may_not_ask(server, admin):
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("at", ["SADD", "EVALSHA"])
-def test_memory_that_is_taken_meanwhile(any_server, at, shards):
+def test_memory_that_is_taken_meanwhile(server, admin, at, shards):
     """The server is full when the filter is half made: nothing of it is left, and the message says so."""
-    with any_server.client() as admin:
-        settings = Settings(capacity=1000, shards=shards)
-        creator = Actor(any_server, functools.partial(lifecycle.create, settings=settings))
-        while creator.next() != "SADD":
+    settings = Settings(capacity=1000, shards=shards)
+    creator = Actor(server, functools.partial(lifecycle.create, settings=settings))
+    while creator.next() != "SADD":
+        creator.step()
+    if at == "EVALSHA":
+        for _ in range(4):  # the name is listed; no script, its loading, and again
             creator.step()
-        if at == "EVALSHA":
-            for _ in range(4):  # the name is listed; no script, its loading, and again
-                creator.step()
-        fill(admin)
-        creator.run()
-        admin.config_set("maxmemory", 0)
-        if (at, shards) == ("EVALSHA", 1):
-            assert creator.error is None
-            return
-        assert isinstance(creator.error, ServerUnavailable)
-        assert ("the shards that were made are removed again" in str(creator.error)) == (at == "EVALSHA")
-        assert admin.keys() == []
+    fill(admin)
+    creator.run()
+    admin.config_set("maxmemory", 0)
+    if (at, shards) == ("EVALSHA", 1):
+        assert creator.error is None
+        return
+    assert isinstance(creator.error, ServerUnavailable)
+    assert ("the shards that were made are removed again" in str(creator.error)) == (at == "EVALSHA")
+    assert admin.keys() == []
 
 
-def test_others_complete_what_ran_out_of_memory(any_server):
+def test_others_complete_what_ran_out_of_memory(server, admin):
     """Who ran out of memory opens what another has completed meanwhile, and does not remove it."""
     settings = {"capacity": 1000, "shards": 3}
-    with any_server.client() as admin:
-        creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**settings)))
-        while admin.exists("urifilter:{news:0}:meta") == 0:
+    creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**settings)))
+    while admin.exists("urifilter:{news:0}:meta") == 0:
+        creator.step()
+    fill(admin)
+    while creator.next() != "HGETALL":  # it looks whether it may remove what was made
+        creator.step()
+    admin.config_set("maxmemory", 0)
+    with UriFilter.create("news", redis=server.url, **settings) as other:
+        creator.run()
+        assert creator.result == other.config
+        assert other.insert_ages(range(100)).count(0) == 100
+
+
+def test_with_an_archive_it_is_completed(server, admin, folder):
+    """With an archive, which knows the filter already, the next create completes it; drop frees all."""
+    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{server.socket}"
+    for end in ("create", "drop"):
+        creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder)
+        while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
             creator.step()
         fill(admin)
-        while creator.next() != "HGETALL":  # it looks whether it may remove what was made
-            creator.step()
-        admin.config_set("maxmemory", 0)
-        with UriFilter.create("news", redis=any_server.url, **settings) as other:
-            creator.run()
-            assert creator.result == other.config
-            assert other.insert_ages(range(100)).count(0) == 100
-
-
-def test_with_an_archive_it_is_completed(any_server, folder):
-    """With an archive, which knows the filter already, the next create completes it; drop frees all."""
-    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{any_server.socket}"
-    with any_server.client() as admin:
-        for end in ("create", "drop"):
-            creator = Actor(
-                any_server, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder
-            )
-            while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
-                creator.step()
-            fill(admin)
-            creator.run()
-            assert isinstance(creator.error, ServerUnavailable)
-            assert "the next create completes it, and drop removes it" in str(creator.error)
-            if end == "create":
-                admin.config_set("maxmemory", 0)
-                UriFilter.create("news", redis=url, archive=folder, **settings).close()
-            drop_filter("news", redis=url, archive=folder)
-            assert admin.keys() == []
+        creator.run()
+        assert isinstance(creator.error, ServerUnavailable)
+        assert "the next create completes it, and drop removes it" in str(creator.error)
+        if end == "create":
             admin.config_set("maxmemory", 0)
+            UriFilter.create("news", redis=url, archive=folder, **settings).close()
+        drop_filter("news", redis=url, archive=folder)
+        assert admin.keys() == []
+        admin.config_set("maxmemory", 0)
 
 
 def test_drop_frees_a_full_server(server, admin):
@@ -316,13 +311,12 @@ def test_a_restore_that_does_not_fit(make_server, folder):
 
 
 @pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
-def test_what_a_bitmap_takes(any_server, length):
+def test_what_a_bitmap_takes(server, admin, length):
     """MEMORY USAGE of a bitmap, within 1 %; with the C library's allocator up to a fifth less."""
     key = "urifilter:{news:0}:today"
-    with any_server.client() as client:
-        client.setrange(key, length - 1, b"\0")
-        used = client.memory_usage(key)
-        if client.info("memory")["mem_allocator"].startswith("jemalloc"):
-            assert allocated(length) == pytest.approx(used, rel=0.01)
-        else:
-            assert used <= allocated(length) < used * 1.25
+    admin.setrange(key, length - 1, b"\0")
+    used = admin.memory_usage(key)
+    if admin.info("memory")["mem_allocator"].startswith("jemalloc"):
+        assert allocated(length) == pytest.approx(used, rel=0.01)
+    else:
+        assert used <= allocated(length) < used * 1.25
