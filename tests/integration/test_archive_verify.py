@@ -5,6 +5,8 @@ Files and documents that are there and cannot be read are as if they were missin
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import resource
 import shutil
@@ -30,6 +32,7 @@ from urifilter_redis.storage.records import write_replies
 pytestmark = pytest.mark.slow
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
+RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
 
 
@@ -312,9 +315,6 @@ def test_export_of_the_checkpoint_before(any_server, folder, tmp_path, monkeypat
     assert "its document is gone" in cli.run("archive", "export", "news", str(tmp_path / "exported"))[1]
 
 
-RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}
-
-
 def folder_with_a_file(path):
     path.mkdir()
     (path / "file").touch()
@@ -374,20 +374,69 @@ def slice_of(folder, epoch):
     return document
 
 
-@pytest.mark.parametrize("what", ["document", "blob"])
-def test_rotation_without_a_slice(what, spoil, any_server, folder):
+#: What may be wrong with what MongoDB has of a blob, or with a pointer.
+HARM = {
+    "a chunk is missing": lambda backend, blob, _: backend._chunks.delete_one({"files_id": blob, "n": 0}),
+    "all chunks are missing": lambda backend, blob, _: backend._chunks.delete_many({"files_id": blob}),
+    "a chunk is empty": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": b""}}
+    ),
+    "a chunk is a number": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": 7}}
+    ),
+    "a chunk is text": lambda backend, blob, _: backend._chunks.update_one({"files_id": blob}, {"$set": {"data": "x"}}),
+    "a pointer is a number": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": 7}}),
+    "a pointer has no text": lambda backend, _, key: backend._pointers.update_one(key, {"$unset": {"text": 1}}),
+    "a pointer is empty": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b""}}),
+    "a pointer is other bytes": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b"{x"}}),
+}
+
+
+def spoiled(folder, way, what, key) -> list[str]:
+    """Put something in the place of the document of a key, or of its largest blob; return what is told."""
+    document = checkpoints(folder)[-1] if key.kind == "checkpoint" else slice_of(folder, key.epoch)
+    path = document if what == "document" else largest_blob(document)
+    do, reason = WAYS[way]
+    path.unlink()
+    do(path)
+    return [str(path), reason]
+
+
+def harmed(mongodb, how, key) -> list[str]:
+    """Harm the document of a key, or the blob of a bitmap that it names."""
+    backend = open_backend(mongodb)
+    text = drive(backend.read(key)).decode()
+    blob = text.split('"blob": "')[1].split('"')[0]
+    fields = {field: getattr(key, field) for field in ("filter", "kind", "uid", "shard", "epoch")}
+    HARM[how](backend, f"news/{blob}", fields)
+    drive(backend.close())
+    return []
+
+
+@pytest.fixture(
+    params=[*itertools.product(["folder"], WAYS, ["document", "blob"]), *itertools.product(["mongodb"], HARM)],
+    ids=", ".join,
+)
+def harm(request):
+    """An archive of each kind, and what harms a document of it by its key, and returns what is told of that."""
+    home, *how = request.param
+    archive = request.getfixturevalue(home)
+    return archive, functools.partial(spoiled if home == "folder" else harmed, archive, *how)
+
+
+def test_rotation_without_a_slice(harm, any_server):
     """The old history stays in: nothing is lost, which and why is told, and later rotations are as ever."""
-    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
+    archive, do = harm
+    with UriFilter.create("news", redis=any_server.url, archive=archive, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             assert news.rotate().problems == ()
-        document = slice_of(folder, 1)
-        path = document if what == "document" else largest_blob(document)
-        reason = spoil(path)
+        said = do(Key("news", "slice", news.config.uid, 0, 1))
+        assert len(problems(archive, "news")) == 1
         news.insert_many(items(2))
         told = news.rotate().problems
         assert all("slice 1" in problem for problem in told)
-        assert any(str(path) in problem and reason in problem for problem in told)
+        assert any(all(each in problem for each in said) for problem in told)
         assert (news.epoch(), news.info().phase) == (3, "idle")
         assert 0 not in news.ages([*items(0), *items(1), *items(2)])
         while news.epoch() < 7:
@@ -395,7 +444,7 @@ def test_rotation_without_a_slice(what, spoil, any_server, folder):
         assert news.rotate().problems == ()
         assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
         news.drop()
-    leftovers(folder)
+    leftovers(archive)
 
 
 def test_archiving_over_what_cannot_be_read(spoil, any_server, folder):
@@ -412,29 +461,24 @@ def test_archiving_over_what_cannot_be_read(spoil, any_server, folder):
     sound(folder)
 
 
-@pytest.mark.parametrize("what", ["document", "blob"])
-def test_restore_without_the_newest(what, spoil, any_server, folder):
+def test_restore_without_the_newest(harm, any_server):
     """The checkpoint before is used, which and why is told, and all that follows is as if nothing had been."""
-    make(any_server, folder)
-    document = checkpoints(folder)[-1]
-    path = document if what == "document" else largest_blob(document)
-    reason = spoil(path)
-    (problem,) = problems(folder, "news")
-    assert str(path) in problem
-    assert reason in problem
-    with reopen(any_server, folder) as news:
+    archive, do = harm
+    said = do(Key("news", "checkpoint", make(any_server, archive), 0, 1))
+    (problem,) = problems(archive, "news")
+    assert all(each in problem for each in said)
+    with reopen(any_server, archive) as news:
         (problem,) = news.restored.problems
-        assert str(path) in problem
-        assert reason in problem
+        assert all(each in problem for each in said)
         assert 0 not in news.ages(items(0))
         for epoch in (1, 2):
             news.insert_many(items(epoch))
             news.checkpoint()
-    with reopen(any_server, folder) as news:
+    with reopen(any_server, archive) as news:
         assert news.restored.problems == ()
         assert 0 not in news.ages([*items(0), *items(1), *items(2)])
-    leftovers(folder)
-    sound(folder)
+    leftovers(archive)
+    sound(archive)
 
 
 def test_nothing_good_to_restore(spoil, any_server, folder):
@@ -508,76 +552,3 @@ def test_this_process_has_no_more_files(any_server, folder):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not isinstance(caught.value, ArchiveCorrupt | ArchiveMissing)
-
-
-#: What may be wrong with what MongoDB has of a blob, or with a pointer.
-HARM = {
-    "a chunk is missing": lambda backend, blob, _: backend._chunks.delete_one({"files_id": blob, "n": 0}),
-    "all chunks are missing": lambda backend, blob, _: backend._chunks.delete_many({"files_id": blob}),
-    "a chunk is empty": lambda backend, blob, _: backend._chunks.update_one(
-        {"files_id": blob}, {"$set": {"data": b""}}
-    ),
-    "a chunk is a number": lambda backend, blob, _: backend._chunks.update_one(
-        {"files_id": blob}, {"$set": {"data": 7}}
-    ),
-    "a chunk is text": lambda backend, blob, _: backend._chunks.update_one({"files_id": blob}, {"$set": {"data": "x"}}),
-    "a pointer is a number": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": 7}}),
-    "a pointer has no text": lambda backend, _, key: backend._pointers.update_one(key, {"$unset": {"text": 1}}),
-    "a pointer is empty": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b""}}),
-    "a pointer is other bytes": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b"{x"}}),
-}
-
-
-#: A blob's, and a pointer's; the others in the slow tests.
-HARMED = [
-    pytest.param(how, marks=() if how in {"a chunk is missing", "a pointer is empty"} else pytest.mark.slow)
-    for how in HARM
-]
-
-
-def harm(how, backend, key):
-    """Harm the document of a key, or the blob of a bitmap that it names."""
-    text = drive(backend.read(key)).decode()
-    blob = text.split('"blob": "')[1].split('"')[0]
-    fields = {field: getattr(key, field) for field in ("filter", "kind", "uid", "shard", "epoch")}
-    HARM[how](backend, f"news/{blob}", fields)
-
-
-@pytest.mark.parametrize("how", HARMED)
-def test_mongodb_rotation(how, any_server, mongodb):
-    """As in a folder: late, loudly, and never stuck."""
-    backend = open_backend(mongodb)
-    with UriFilter.create("news", redis=any_server.url, archive=mongodb, **ROLLING) as news:
-        for epoch in range(2):
-            news.insert_many(items(epoch))
-            news.rotate()
-        harm(how, backend, Key("news", "slice", news.config.uid, 0, 1))
-        assert len(problems(mongodb, "news")) == 1
-        news.insert_many(items(2))
-        assert news.rotate().problems
-        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
-        while news.epoch() < 6:
-            news.rotate()
-        assert news.rotate().problems == ()
-        assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
-    drive(backend.close())
-    leftovers(mongodb)
-    sound(mongodb)
-
-
-@pytest.mark.parametrize("how", HARMED)
-def test_mongodb_checkpoint(how, any_server, mongodb):
-    """The checkpoint before is restored, and later ones take the place of what was harmed."""
-    backend = open_backend(mongodb)
-    harm(how, backend, Key("news", "checkpoint", make(any_server, mongodb), 0, 1))
-    with reopen(any_server, mongodb) as news:
-        assert len(news.restored.problems) == 1
-        for epoch in range(1, 4):
-            news.insert_many(items(epoch))
-            news.checkpoint()
-    with reopen(any_server, mongodb) as news:
-        assert news.restored.problems == ()
-        assert 0 not in news.ages([*items(0), *items(1), *items(2), *items(3)])
-    drive(backend.close())
-    leftovers(mongodb)
-    sound(mongodb)
