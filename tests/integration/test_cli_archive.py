@@ -555,8 +555,7 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
 
     def written_back() -> bool:
         nonlocal given
-        crawler.stdin.write(numbers(given, given + 20))
-        crawler.stdin.flush()
+        cli.feed(crawler, numbers(given, given + 20))
         given += 20
         return max((each.number for each in documents(folder)), default=0) > 1
 

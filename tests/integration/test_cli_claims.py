@@ -280,8 +280,7 @@ def test_kill_9(there, tmp_path):
 def test_claim_beats_while_it_waits(there):
     """A claim that waits for longer than its lease keeps its lines in flight, until it ends."""
     process = cli.start("claim", "--filter", "news", "--lease", "5s")
-    process.stdin.write(b"a\n")
-    process.stdin.flush()
+    cli.feed(process, b"a\n")
     assert process.stdout.readline() == b"a\n"
 
     def until() -> float:

@@ -379,8 +379,7 @@ def test_file_size_limit(precise, tmp_path):
 def test_signal_while_waiting_for_input(precise):
     """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
     process = cli.start("dedupe", "--filter", "precise")
-    process.stdin.write(b"a\n")
-    process.stdin.flush()
+    cli.feed(process, b"a\n")
     assert process.stdout.readline() == b"a\n"
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -392,8 +391,7 @@ def test_lines_come_out_as_they_come_in(started, command):
     """A slow stdin is not held back until a window is full; what was claimed stays in flight."""
     process = started(command, "-q")
     for line in (b"a\n", b"b\n"):
-        process.stdin.write(line)
-        process.stdin.flush()
+        cli.feed(process, line)
         assert process.stdout.readline() == line
     process.communicate(timeout=60)
     assert process.returncode == 0
@@ -426,12 +424,10 @@ def test_server_dies_under_way(make_server, tmp_path, monkeypatch, started, comm
     UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
     lines = urls(30_000)
     process = started(command, "-q", "--filter", "precise")
-    process.stdin.write(joined(lines[:100]))
-    process.stdin.flush()
+    cli.feed(process, joined(lines[:100]))
     first = b"".join(process.stdout.readline() for _ in range(100))
     server.kill()
-    process.stdin.write(joined(lines[100:200]))
-    process.stdin.flush()
+    cli.feed(process, joined(lines[100:200]))
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert b"Traceback" not in err

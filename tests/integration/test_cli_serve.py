@@ -90,6 +90,27 @@ def test_wrong_settings(any_server, tmp_path):
     assert any_server.ask("keys") == []
 
 
+@pytest.mark.slow
+def test_flags_beat_environment_beats_the_file(any_server, tmp_path):
+    """On the command line as in the library; the environment may name the file, and a flag may say the default."""
+    for prefix in ("env", "urifilter"):
+        make(any_server.url, prefix, prefix=prefix)
+    file = tmp_path / "settings.toml"
+    file.write_text("redis_url = 'redis://toml'\nprefix = 'toml'\npath = '/toml'\n[limits]\nitems = 3\nitem = 5\n")
+    env = {"URIFILTER_SETTINGS": str(file), "URIFILTER_REDIS_URL": any_server.url, "URIFILTER_PREFIX": "env"}
+    with Service(None, URIFILTER_PATH="/env/x", URIFILTER_LIMITS__ITEMS="2", **env) as service:
+        assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/env/x", {"filters": ["env"]})
+        codes = [
+            ask(service, "POST", "/v1/filters/env/insert", {"items": items}).json().get("error_code")
+            for items in (["1", "2"], ["1", "2", "3"], ["123456"])
+        ]
+        assert codes == [None, "too_many_items", "item_too_long"]
+    env["URIFILTER_REDIS_URL"] = "redis://env"
+    with Service(any_server.url, "--prefix", "urifilter", **env) as service:
+        assert (service.path, ask(service, "GET", "/v1/filters").json()) == ("/toml", {"filters": ["urifilter"]})
+        assert unique(service, "urifilter", ["1", "2", "3"]) == ["1", "2", "3"]
+
+
 # filters
 
 

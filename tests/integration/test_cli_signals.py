@@ -166,8 +166,7 @@ def test_terminal_is_closed_before_it_has_shown_the_last_lines(started, ends):
     """
     terminal, lines = Terminal(), LINES[:20]
     process = terminal.start(started, ignored=[signal.SIGHUP] if ends else ())
-    process.stdin.write(cli.joined(lines))
-    process.stdin.flush()
+    cli.feed(process, cli.joined(lines))
     terminal.wait()
     terminal.close()
     if ends:
@@ -182,8 +181,7 @@ def test_terminal_of_the_messages_is_closed(urls, started, tmp_path):
     with out.open("wb") as file:
         process = terminal.start(started, ignored=[signal.SIGHUP], stdout=file)
         data = urls.read_bytes()
-        process.stdin.write(data[: len(data) // 2])
-        process.stdin.flush()
+        cli.feed(process, data[: len(data) // 2])
         wait_until(lambda: out.stat().st_size > len(data) // 3, "no output")
         terminal.close()
         process.stdin.write(data[len(data) // 2 :])
@@ -208,8 +206,7 @@ def test_what_is_ignored_stays_ignored(started):
     numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1]
     process = started(preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers])
     for line in (b"a\n", b"b\n"):
-        process.stdin.write(line)
-        process.stdin.flush()
+        cli.feed(process, line)
         assert process.stdout.readline() == line
         for number in numbers:
             process.send_signal(number)
@@ -220,13 +217,11 @@ def test_what_is_ignored_stays_ignored(started):
 def hold(server, started):
     """Return a process that has sent a window, and waits for the server's answer."""
     process = started()
-    process.stdin.write(LINES[0] + b"\n")
-    process.stdin.flush()
+    cli.feed(process, LINES[0] + b"\n")
     assert process.stdout.readline() == LINES[0] + b"\n"  # by now the filter is open
     with server.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        process.stdin.write(cli.joined(LINES[:1000]))
-        process.stdin.flush()
+        cli.feed(process, cli.joined(LINES[:1000]))
         wait_until(lambda: admin.info("clients")["blocked_clients"], "nothing was sent")
     return process
 
@@ -256,8 +251,7 @@ def test_signal_that_comes_twice(there, started, number):
 def test_signal_while_two_windows_are_under_way(there, urls, started, number):
     """The lines of both are printed, or new again."""
     process = started("-", urls)
-    process.stdin.write(b"first\n")
-    process.stdin.flush()
+    cli.feed(process, b"first\n")
     assert process.stdout.readline() == b"first\n"  # by now the filter is open
     with there.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
@@ -282,8 +276,7 @@ def test_ctrl_c_again(there, started):
 def test_temporary_filter_is_dropped(there, started, number):
     """A signal leaves no filter that nobody knows of."""
     process = started("--temporary")
-    process.stdin.write(b"a\n")
-    process.stdin.flush()
+    cli.feed(process, b"a\n")
     assert process.stdout.readline() == b"a\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
@@ -319,8 +312,7 @@ def test_other_commands_that_stream(command, ages):
     with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
         precise.insert(b"there")
         precise.claims(beats=False).claim(b"in flight")
-        process.stdin.write(b"there\nin flight\nother\n")
-        process.stdin.flush()
+        cli.feed(process, b"there\nin flight\nother\n")
         wait_until(lambda: precise.ages([b"there", b"in flight", b"other"]) == ages, "nothing was done")
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")

@@ -66,6 +66,12 @@ def begin(news, members, windows: int | None = None, **options) -> Import:
     return moving
 
 
+def begin_set(news, server, windows: int | None = None) -> Import:
+    """Import some windows of the set of a server, and stop there; None: all."""
+    with SetSource(KEY.encode(), redis=server.url) as members:
+        return begin(news, members, windows)
+
+
 @pytest.mark.quick
 def test_set(any_server, imported):
     """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
@@ -279,8 +285,7 @@ def test_interrupted_import_goes_on(any_server, small, imported):
     """The same command reads the remaining members only; its counts are those of both runs."""
     any_server.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
-        with SetSource(KEY.encode()) as members:
-            done = begin(news, members, 4).counts.items
+        done = begin_set(news, any_server, 4).counts.items
         assert 1200 <= done < 1300
         _, err = run("import", "news", "--set", KEY)
         assert err == (
@@ -288,8 +293,7 @@ def test_interrupted_import_goes_on(any_server, small, imported):
             "import: 3,000 members: 3,000 new, 0 seen before (filter news)\n"
         )
         assert seen(news, fingerprints(3000)) == 3000
-        with SetSource(KEY.encode()) as members:
-            begin(news, members, 4)
+        begin_set(news, any_server, 4)
         found, _ = imported("--set", KEY, "--restart")
         assert (found["items"], found["resumed"]) == (3000, 0)
 
@@ -341,14 +345,10 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
     with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
         news.insert_many(fingerprints(2000))
         news.checkpoint()
-        with SetSource(KEY.encode(), redis=server.url) as members:
-            begin(news, members, 7)
+        begin_set(news, server, 7)
         harm(server, news)
-    with (
-        Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news,
-        SetSource(KEY.encode(), redis=server.url) as members,
-    ):
-        moving = begin(news, members)
+    with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
+        moving = begin_set(news, server)
         assert reason in moving.begun_anew
         assert moving.resumed == 0
         assert seen(news, server.ask("smembers", KEY)) == server.ask("scard", KEY)
@@ -363,8 +363,7 @@ def test_replaced_sorted_set(any_server, small):
             assert Import(news, members, print).resumed > 0
         client.delete(KEY)
         client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
-        with SetSource(KEY.encode(), redis=any_server.url) as members:
-            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert begin_set(news, any_server).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(1000, start=1000)) == 1000
 
 
@@ -433,11 +432,9 @@ def test_server_of_the_set_restarts_between_two_imports(any_server, make_server,
     source = make_server(appendonly="yes", appendfsync="always")
     source.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-9) as news:
-        with SetSource(KEY.encode(), redis=source.url) as members:
-            begin(news, members, 4)
+        begin_set(news, source, 4)
         _restarted(source, news)
-        with SetSource(KEY.encode(), redis=source.url) as members:
-            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert begin_set(news, source).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(3000)) == 3000
 
 

@@ -35,6 +35,13 @@ def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, **(pipes | options))
 
 
+def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Give a command that runs something to read."""
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
 def run_process(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
     """Run ``urifilter`` to its end, as a process; check its exit code, and return stdout and stderr."""
     process = start(*arguments, **options)
