@@ -177,6 +177,30 @@ def test_what_info_tells_ends_a_pause(news, other, later, tells):
         assert mine.reclaim() == [Claim("a", "a")]
 
 
+def test_an_answer_while_the_others_are_counted(any_server, monkeypatch):
+    """The count was read before another claimed, and this object is told so before the count is there."""
+    with (
+        UriFilter.create("news", redis=any_server.url, **PRECISE) as news,
+        UriFilter.open("news", redis=any_server.url) as other,
+        news.claims(lease=60) as mine,
+        other.claims() as theirs,
+    ):
+        perform, sent = driver.perform_step, []
+
+        def told(step, sender):
+            outcome = perform(step, sender)
+            if not sent:
+                sent.append(step)
+                theirs.claim("x")
+                assert mine.claim("x") is False
+            return outcome
+
+        monkeypatch.setattr(driver, "perform_step", told)
+        assert mine.outstanding().others == 1
+        theirs.commit(["x"])
+        assert not mine.outstanding()
+
+
 def test_without_beats_each_call_is_one(clients, clocked, later):
     """Also a reclaim that finds nothing, ``outstanding``, and what touches other shards: the lease is as they say."""
     server, clock = clocked

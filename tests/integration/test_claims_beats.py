@@ -105,6 +105,31 @@ def test_a_late_beat_revives(clients, clocked):
         assert mine.held == [Claim("a", "a")]
 
 
+def test_only_silent_shards_are_beaten(any_server, monkeypatch):
+    """A beat goes to the shards that have something in flight and heard nothing within a third of the lease."""
+    with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=8) as news, any_server.client() as admin:
+        mine = news.claims(lease=3600)
+        news.beat(mine.holder)  # so that the script is loaded
+        items = ["a", "b", "c"]
+        mine.claim_many(items)
+        used = [number for number, claims in mine._backend.holdings.held.items() if claims]
+
+        def beats() -> int:
+            admin.config_resetstat()
+            beat(news, mine)
+            return admin.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+        assert beats() == 0
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
+        assert beats() == len(used) < 8
+        monkeypatch.setattr(holdings, "BEATS", 1 / 3)
+        assert beats() == 0
+        mine.commit(items)
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
+        assert beats() == 0
+        mine.close()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_the_server_goes_away(clients, make_server, caplog):
