@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from support import mongo, servers
+from support import cli, mongo, servers
 from support.browser import launched
 from support.clock import Clock
 from support.cluster import Cluster
@@ -241,6 +241,13 @@ def any_server(_shared):
 
 
 @pytest.fixture
+def admin(any_server):
+    """A client of that server."""
+    with any_server.client() as client:
+        yield client
+
+
+@pytest.fixture
 def there(any_server, monkeypatch):
     """The same, named by the environment: all commands speak to it."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
@@ -382,7 +389,26 @@ def make_filter(request):
         yield make
 
 
-@pytest.fixture(params=["blocking", "awaited"])
+@pytest.fixture
+def started():
+    """Start ``urifilter`` as a process; what still runs at the end is killed, and its streams are closed."""
+    processes = []
+
+    def start(*arguments, **options):
+        processes.append(cli.start(*arguments, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
 def clients(request):
     """Make and open filters with each of the clients, and close them."""
     from support.blocked import Clients

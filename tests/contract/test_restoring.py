@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
-from support.surfaces import PYTHON, on, refused
-
-from urifilter_redis import Timeouts
-from urifilter_redis.sdk import Timeouts as OfService
+from support.surfaces import refused
 
 
 @pytest.fixture
@@ -34,19 +29,3 @@ def test_it_is_told_and_nothing_changes(make, phase):
         phase("idle")
         assert news.contains_many(["a", "b", "c"]) == [True, True, False]
         assert mine.commit(["b", "c"]) == [True, True]
-
-
-@on(*PYTHON)
-def test_who_says_so_waits(make, surface, phase):
-    make(shards=1)
-    waits = (OfService if surface.is_service else Timeouts)(restoring=60)
-    news = surface.open(timeouts=waits)
-    with news.claims() as mine:
-        # The service tells the SDK to wait for a second.
-        methods = (news.insert_many,) if surface.is_service else (news.insert_many, mine.claim_many)
-        for number, method in enumerate(methods):
-            phase("restoring")
-            back = threading.Timer(0.2, phase, ["idle"])
-            back.start()
-            assert method([str(number)]) == [True]
-            back.join()

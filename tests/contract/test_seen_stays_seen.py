@@ -49,8 +49,7 @@ def test_what_is_claimed_and_committed_is_seen(news, other):
 
 def test_after_the_server_has_lost_its_scripts(news, surface):
     inserted_in_parts(news)
-    with surface.server.client() as admin:
-        admin.script_flush()
+    surface.server.ask("script_flush")
     assert news.contains_many(ITEMS) == [True] * len(ITEMS)
     assert news.insert_many(["new", *ITEMS]) == [True, *[False] * len(ITEMS)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import json
@@ -18,7 +17,7 @@ from support.service import Service
 from support.service import ask as asked
 from support.turning import RING, ROLLING, insert_until_done, make_late
 
-from urifilter_redis import AsyncUriFilter, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis import Timeouts, UriFilter, drop_filter, list_filters
 from urifilter_redis.errors import FilterNotFound, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol import acl, scripts
 from urifilter_redis.protocol.outcomes import text_in
@@ -278,18 +277,6 @@ def test_the_line_is_the_smallest(users, part):
     assert not {"flushall", "keys", "config", "config|set", "script", "script|flush", "acl", "client"} & allowed
 
 
-@pytest.mark.parametrize("part", acl.PARTS)
-def test_every_server_takes_the_line(server, part):
-    """Redis 6.2, 7.0 and Valkey make the user, who may read the filter's keys, and not others."""
-    users = Users(server)
-    with redis.Redis.from_url(users.make(part, "--filter", "news")) as client:
-        assert client.hgetall("urifilter:{news:0}:meta") == {}
-        with pytest.raises(redis.exceptions.NoPermissionError):
-            client.hgetall("urifilter:{other:0}:merging_1")
-    users.admin.acl_deluser(part)
-    users.admin.close()
-
-
 def test_every_command_of_the_library_is_known(any_server):
     """Each word of the library that is a command of the server is one that an operator may run."""
     with any_server.client() as admin:
@@ -323,24 +310,18 @@ def test_options(any_server):
 
 
 @pytest.mark.parametrize("command", ["evalsha", "script|load", "hgetall", "time"])
-def test_open_names_a_missing_command(users, command):
-    """The error has the command, the user and the advice; asyncio, too."""
+def test_open_names_a_missing_command(users, clients, command):
+    """The error has the command, the user and the advice."""
     UriFilter.create("news", redis=users.server.url, capacity=1000).close()
     users.admin.script_flush()
     url = users.make("crawler")
     users.admin.execute_command("ACL", "SETUSER", "crawler", f"-{command.partition('|')[0]}")
-
-    async def awaited() -> None:
-        async with AsyncUriFilter.open("news", redis=url):
-            pass
-
-    for opening in (lambda: UriFilter.open("news", redis=url), lambda: asyncio.run(awaited())):
-        with pytest.raises(ServerUnavailable) as caught:
-            opening()
-        text = str(caught.value)
-        assert command.partition("|")[0] in text
-        assert "crawler:***@" in text
-        assert "doctor --acl" in text
+    with pytest.raises(ServerUnavailable) as caught:
+        clients.open("news", redis=url)
+    text = str(caught.value)
+    assert command.partition("|")[0] in text
+    assert "crawler:***@" in text
+    assert "doctor --acl" in text
 
 
 def test_a_client_object_tells_its_user(users):

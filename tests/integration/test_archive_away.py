@@ -59,19 +59,37 @@ class Disk:
 
 
 class Steps:
-    """Unmounts a disk before the n-th step of an archive."""
+    """Unmounts a disk before the n-th step of an archive.
+
+    Attributes:
+        number: which step that is.
+        ended: whether there were fewer steps.
+    """
 
     def __init__(self, monkeypatch, disk) -> None:
-        self._perform, self._disk, self.count, self._number = driver.perform_step, disk, 0, 0
+        self._perform, self._disk, self._count = driver.perform_step, disk, 0
+        self.number, self.ended, self._is_on = 0, False, False
         monkeypatch.setattr(driver, "perform_step", self.perform)
 
-    def at(self, number) -> None:
-        self.count, self._number = 0, number
+    def each(self, begin: int = 1):
+        """Yield for each number what is entered to have the disk away from that step on; at its end it is back."""
+        self.number = begin - 1
+        while not self.ended:
+            self.number += 1
+            yield self._away()
+
+    @contextlib.contextmanager
+    def _away(self):
+        self._count, self._is_on = 0, True
+        with contextlib.suppress(ArchiveError, FilterNotFound):
+            yield
+        self._is_on, self.ended = False, self._count < self.number
+        self._disk.mount()
 
     def perform(self, step, connector):
         if getattr(step, "name", "").startswith("archive ") and step.name != "archive close":
-            self.count += 1
-            if self.count == self._number:
+            self._count += 1
+            if self._is_on and self._count == self.number:
                 self._disk.unmount()
         return self._perform(step, connector)
 
@@ -116,45 +134,31 @@ def test_rotation(any_server, folder, disk):
 def test_rotation_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and when it is back no slice is missing."""
     with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
-        epoch = 0
-        while True:
+        for away in steps.each():
+            epoch = steps.number - 1
             news.insert_many(items(epoch))
-            steps.at(epoch + 1)
-            with contextlib.suppress(ArchiveError):
+            with away:
                 news.rotate(expected_epoch=epoch)
-            reached = steps.count <= epoch
-            steps.at(0)
-            disk.mount()
             with contextlib.suppress(RotationConflict):  # it is done
                 assert news.rotate(expected_epoch=epoch).problems == ()
             check(news, epoch)
-            if reached:
-                break
-            epoch += 1
-        assert epoch > 20
+        assert steps.number > 20
     leftovers(folder)  # what was uploaded when the disk went away
     sound(folder)
 
 
 def test_checkpoint_at_each_step(any_server, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, and the next checkpoint is whole."""
-    number, seen = 0, []
+    seen = []
     with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
-        while True:
-            seen += items(number)
-            news.insert_many(items(number))
-            steps.at(number + 1)
-            with contextlib.suppress(ArchiveError):
+        for away in steps.each():
+            seen += items(steps.number)
+            news.insert_many(items(steps.number))
+            with away:
                 news.checkpoint(full=True)
-            reached = steps.count <= number
-            steps.at(0)
-            disk.mount()
-            if reached:
-                break
             sound(folder)
-            number += 1
         news.checkpoint()
-    assert number > 20
+    assert steps.number > 20
     any_server.ask("flushall")
     with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
         assert news.restored.problems == ()
@@ -163,65 +167,52 @@ def test_checkpoint_at_each_step(any_server, folder, disk, steps):
     sound(folder)
 
 
-def test_restore_at_each_step(any_server, folder, disk, steps):
+def test_restore_at_each_step(any_server, admin, folder, disk, steps):
     """Whenever the disk goes away: the filter does not come back with less, and comes back when the disk does."""
     with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
         for epoch in range(2):
             news.insert_many(items(epoch))
             news.checkpoint()
             news.rotate()
-    number = 0
-    with any_server.client() as admin:
-        while True:
-            number += 1
-            admin.flushall()
-            steps.at(number)
-            with contextlib.suppress(ArchiveError, FilterNotFound):
-                UriFilter.open("news", redis=any_server.url, archive=folder).close()
-            reached = steps.count < number
-            steps.at(0)
-            disk.mount()
-            for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
-                if admin.hexists(key, "restored"):
-                    admin.hset(key, "restored", 0)
-            with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
-                assert news.restored is None or news.restored.problems == ()
-                assert 0 not in news.ages([*items(0), *items(1)])
-                assert (news.epoch(), news.info().phase) == (2, "idle")
-            if reached:
-                break
-    assert number > 20
+    for away in steps.each():
+        admin.flushall()
+        with away:
+            UriFilter.open("news", redis=any_server.url, archive=folder).close()
+        for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
+            if admin.hexists(key, "restored"):
+                admin.hset(key, "restored", 0)
+        with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
+            assert news.restored is None or news.restored.problems == ()
+            assert 0 not in news.ages([*items(0), *items(1)])
+            assert (news.epoch(), news.info().phase) == (2, "idle")
+    assert steps.number > 20
 
 
-def test_create_at_each_step(any_server, folder, disk, steps):
+def test_create_at_each_step(any_server, admin, folder, disk, steps):
     """Whenever the disk goes away: nothing is made in its place, by this create or the next, and nothing seen is new.
 
     If it goes away when all is restored, Redis keeps the filter: it may have been inserted into by then.
     """
-    made, phases, number = {"redis": any_server.url, "archive": folder} | SETTINGS, [], 0
+    made, phases = {"redis": any_server.url, "archive": folder} | SETTINGS, []
     with UriFilter.create("news", **made) as news:
         news.insert_many(items(0))
         news.checkpoint()
-    with any_server.client() as admin:
-        while True:
-            number += 1
-            admin.flushall()
-            steps.at(number)
-            with contextlib.suppress(ArchiveError):
-                UriFilter.create("news", **made).close()
-            reached = steps.count < number
-            steps.at(0)
-            if reached:
-                break
-            with pytest.raises((ArchiveError, Restoring)):
-                UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
-            phases.append(admin.hget(META, "phase"))
-            disk.mount()
-            if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
-                admin.hset(META, "restored", 0)
-            with UriFilter.create("news", **made) as news:
-                assert 0 not in news.ages(items(0))
-    assert number > 10
+    for away in steps.each():
+        admin.flushall()
+        with away:
+            UriFilter.create("news", **made).close()
+        if steps.ended:
+            break
+        disk.unmount()
+        with pytest.raises((ArchiveError, Restoring)):
+            UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
+        phases.append(admin.hget(META, "phase"))
+        disk.mount()
+        if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
+            admin.hset(META, "restored", 0)
+        with UriFilter.create("news", **made) as news:
+            assert 0 not in news.ages(items(0))
+    assert steps.number > 10
     assert phases[-1] == b"idle"
 
 
@@ -230,26 +221,19 @@ def test_import_at_each_step(any_server, folder, disk, steps, tmp_path):
     with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
         news.insert_many(items(0))
         news.checkpoint()
-    backend, number = open_backend(folder), 1
+    backend = open_backend(folder)
     drive(export(backend, "news", tmp_path / "exported", lambda *_: None))
-    while True:
-        number += 1
+    for away in steps.each(2):
         drop_filter("news", redis=any_server.url, archive=folder)
         uid = drive(import_(backend, tmp_path / "exported", lambda *_: None))[1].uid
         for path in disk.point.glob(f"news.filter/{uid}/checkpoint-1-*"):  # the first shard is there
             path.unlink()
-        steps.at(number)
-        with contextlib.suppress(ArchiveError):
+        with away:
             drive(import_(backend, tmp_path / "exported", lambda *_: None))
-        reached = steps.count < number
-        steps.at(0)
-        disk.mount()
         drive(import_(backend, tmp_path / "exported", lambda *_: None))
         leftovers(folder)
         sound(folder)
-        if reached:
-            break
-    assert number > 5
+    assert steps.number > 5
 
 
 def test_upkeep(folder, any_server, tmp_path):

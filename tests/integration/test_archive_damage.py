@@ -21,7 +21,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.archives import leftovers, sound
+from support.archives import blob_of, drop_field, leftovers, lie, more, piece_of, put, sound
 from support.disk import mounted
 from support.mongo import MongoServer
 from support.servers import Server, wait_until
@@ -287,42 +287,6 @@ def drop_others(archive, name):
         shutil.rmtree(archive / f"{other}.filter")
 
 
-def lie(path, change):
-    """Change a document, and give it the SHA-256 that is right then."""
-    values = json.loads(path.read_bytes())["document"]
-    change(values)
-    path.write_bytes(json.dumps({"sha256": documents._sha256(values), "document": values}).encode())
-
-
-def put(value, *path):
-    """Return what puts a value into a document."""
-
-    def change(values):
-        for name in path[:-1]:
-            values = values[name]
-        values[path[-1]] = value
-
-    return change
-
-
-def drop_field(*path):
-    def change(values):
-        for name in path[:-1]:
-            values = values[name]
-        del values[path[-1]]
-
-    return change
-
-
-def more(*path, by=1):
-    def change(values):
-        for name in path[:-1]:
-            values = values[name]
-        values[path[-1]] += by
-
-    return change
-
-
 _BITMAP, _PIECE = ("bitmaps", 0), ("bitmaps", 0, "content", "pieces", 0)
 _OUTSIDE = "0123456789abcdef-0123456789abcdef"
 
@@ -438,18 +402,6 @@ def test_checkpoint_with_a_large_number(number, copied, any_server):
             opened.insert_many(some)
             opened.checkpoint()
     assert look(any_server, archive, "forever", also=[*THIRD, *range(1000, 1100)]).problems == ()
-
-
-def blob_of(path, name, data, pieces):
-    """Write a blob, and let a document say that it is what it keeps under a name."""
-    uid = path.parent.name
-    (path.parent / f"{uid}-{'0' * 15}1.blob").write_bytes(data)
-    lie(path, put({"blob": f"{uid}-{'0' * 15}1", "pieces": pieces}, name))
-
-
-def piece_of(data):
-    packed = pack(data)
-    return packed, {"length": len(data), "packed": len(packed), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 @pytest.mark.parametrize(
@@ -948,32 +900,31 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mongodb_killed_in_a_restore(kept_mongo, any_server, monkeypatch):
+def test_mongodb_killed_in_a_restore(kept_mongo, any_server, admin, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["rolling"]
     steps = _At(monkeypatch)
-    with any_server.client() as admin:
-        with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
-            for some in (FIRST, SECOND):
-                old.insert_many(some)
-                old.checkpoint()
-                old.rotate()
+    with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
+        for some in (FIRST, SECOND):
+            old.insert_many(some)
+            old.checkpoint()
+            old.rotate()
+    admin.flushall()
+    steps.at(0, kept_mongo.kill)
+    UriFilter.open("old", redis=any_server.url, archive=archive).close()
+    for number in some_of(steps.names[:-1], "archive read", "archive download"):
         admin.flushall()
+        steps.at(number, kept_mongo.kill)
+        with pytest.raises(ArchiveError, match="mongodb://"):
+            UriFilter.open("old", redis=any_server.url, archive=archive + IMPATIENT)
+        kept_mongo.start()
         steps.at(0, kept_mongo.kill)
-        UriFilter.open("old", redis=any_server.url, archive=archive).close()
-        for number in some_of(steps.names[:-1], "archive read", "archive download"):
-            admin.flushall()
-            steps.at(number, kept_mongo.kill)
-            with pytest.raises(ArchiveError, match="mongodb://"):
-                UriFilter.open("old", redis=any_server.url, archive=archive + IMPATIENT)
-            kept_mongo.start()
-            steps.at(0, kept_mongo.kill)
-            with UriFilter.open("old", redis=any_server.url, archive=archive) as old:
-                assert 0 not in old.ages([*FIRST, *SECOND])
-                assert not any(old.ages(NEVER))
-                assert old.info().phase == "idle"
-            assert leftovers(archive) == 0
-            sound(archive)
+        with UriFilter.open("old", redis=any_server.url, archive=archive) as old:
+            assert 0 not in old.ages([*FIRST, *SECOND])
+            assert not any(old.ages(NEVER))
+            assert old.info().phase == "idle"
+        assert leftovers(archive) == 0
+        sound(archive)
 
 
 @pytest.fixture

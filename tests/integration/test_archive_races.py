@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.archives import checkpoints, leftovers, sound
+from support.archives import leftovers, sound
 from support.killer import name_of
 from support.servers import Saved
 
@@ -71,6 +71,15 @@ def restorer(server, folder):
     return open_(session), connector
 
 
+def restored_by_a_late_one(server, folder, archived_filter, step="archive download", **settings):
+    """Have a filter with 500 items lost, and a restorer that is stopped before a step; return that."""
+    news = archived_filter(**{"capacity": 1000} | settings)
+    news.insert_many(range(500))
+    news.checkpoint()
+    flush(server)
+    return Suspended(*restorer(server, folder), step)
+
+
 def flush(server) -> None:
     server.ask("flushall")
 
@@ -107,26 +116,6 @@ def give_up(running) -> None:
         running.step = running.flow.send(sent and [Unanswered(ConnectionBroken("away"))] * len(sent))
 
 
-def test_damaged_newest_checkpoint(any_server, folder, archived_filter):
-    """The one before is used, what was wrong is told, and the next checkpoints and restores work."""
-    news = archived_filter(capacity=2000)
-    news.insert_many(range(100))
-    news.checkpoint()
-    news.insert_many(range(100, 200))
-    news.checkpoint()
-    newest = checkpoints(folder)[-1]
-    newest.write_bytes(newest.read_bytes().replace(b'"sha256": "', b'"sha256": "0', 1))
-    flush(any_server)
-    again = archived_filter()
-    assert again.restored.checkpoint == 1
-    assert "SHA-256" in again.restored.problems[0]
-    assert 0 not in again.ages(range(100))
-    assert again.checkpoint().shards == 1
-    assert archived_filter().restored is None
-    flush(any_server)
-    assert 0 not in archived_filter().ages(range(100))
-
-
 def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filter):
     """A slice that checkpoints take over from the one before is looked at each time."""
     news = archived_filter(**RING)
@@ -148,11 +137,7 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
 
 def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
-    news = archived_filter(capacity=1000, retention="growing")
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter, retention="growing")
     silent(any_server)
     other = archived_filter()
     assert other.restored.shards == 1
@@ -167,11 +152,7 @@ def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
 @pytest.mark.quick
 def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_filter):
     """Who saw an empty server, and comes when another has restored it, does not stop it once more."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "restore begin")
+    late = restored_by_a_late_one(any_server, folder, archived_filter, "restore begin")
     other = archived_filter()
     assert other.insert("x")
     late.go_on()
@@ -180,11 +161,7 @@ def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_
 
 def test_the_server_dies_while_its_archive_is_looked_at(any_server, folder, archived_filter):
     """What was begun is gone with it; the next one does it."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(500))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter)
     flush(any_server)
     with pytest.raises(FilterNotFound):
         late.go_on()
@@ -277,7 +254,7 @@ def test_what_was_forgotten_on_both_sides(any_server, folder, archived_filter):
 
 
 @pytest.mark.parametrize(("milliseconds", "seen"), [(-3, True), (0, True), (3, False)])
-def test_forgotten_close_to_a_checkpoint(any_server, folder, archived_filter, milliseconds, seen):
+def test_forgotten_close_to_a_checkpoint(any_server, admin, folder, archived_filter, milliseconds, seen):
     """An older Redis has it as forgotten just before the checkpoint began, or as it did: the archive knows better."""
     news = archived_filter(capacity=1000)
     news.insert("back")
@@ -285,38 +262,33 @@ def test_forgotten_close_to_a_checkpoint(any_server, folder, archived_filter, mi
     saved = Saved(any_server)
     assert news.insert("back")
     news.checkpoint()
-    with any_server.client() as admin:
-        begun = int(admin.hget("urifilter:{news:0}:meta", "checkpointed"))  # ms, of this shard
-        saved.bring_back()
-        assert news.insert("later")
-        ((digest, _),) = admin.zrange("urifilter:{news:0}:forgotten", 0, -1, withscores=True)
-        admin.zadd("urifilter:{news:0}:forgotten", {digest: (begun + milliseconds) / 1000 / 2**33})
+    begun = int(admin.hget("urifilter:{news:0}:meta", "checkpointed"))  # ms, of this shard
+    saved.bring_back()
+    assert news.insert("later")
+    ((digest, _),) = admin.zrange("urifilter:{news:0}:forgotten", 0, -1, withscores=True)
+    admin.zadd("urifilter:{news:0}:forgotten", {digest: (begun + milliseconds) / 1000 / 2**33})
     again = archived_filter()
     assert again.restored is not None
     assert [uri in again for uri in ("back", "later")] == [seen, True]
 
 
-def test_reinserted_between_what_is_read(any_server, folder, archived_filter):
-    """An item that was forgotten, and is inserted anew while the replies are read, is not seen without its reply."""
+@pytest.mark.parametrize("what", ["reinserted", "forgotten"])
+def test_changed_between_what_is_read(any_server, archived_filter, what):
+    """While a checkpoint reads the replies: an item that was forgotten is inserted anew, or one is forgotten.
+
+    After a restore neither is seen, one without its reply; they are crawled again.
+    """
     news = archived_filter(capacity=1000)
     news.insert("x")
-    news.forget(["x"])
-    running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
-    running.step = running.flow.send(running.perform())
-    with UriFilter.open("news", redis=any_server.url) as other:
-        assert other.insert("x")
-    running.go_on()
-    flush(any_server)
-    assert "x" not in archived_filter()
-
-
-def test_forgotten_between_what_is_read(any_server, folder, archived_filter):
-    """An item that is forgotten while a checkpoint reads the replies is new after a restore, and is crawled again."""
-    news = archived_filter(capacity=1000)
-    news.insert("x")
+    if what == "reinserted":
+        news.forget(["x"])
     running = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
     with UriFilter.open("news", redis=any_server.url) as other:
-        assert other.forget(["x"]) == [True]
+        if what == "reinserted":
+            running.step = running.flow.send(running.perform())
+            assert other.insert("x")
+        else:
+            assert other.forget(["x"]) == [True]
     running.go_on()
     flush(any_server)
     assert "x" not in archived_filter()
@@ -427,29 +399,21 @@ def test_counting_is_not_merged(any_server, folder, archived_filter):
 
 def test_union_from_a_filter_that_is_being_restored(any_server, folder, archived_filter):
     """It is refused: half of it may be back."""
-    news = archived_filter(capacity=1000, seed=1)
-    news.insert_many(range(100))
-    news.checkpoint()
-    flush(any_server)
-    Suspended(*restorer(any_server, folder), "archive download")
+    restored_by_a_late_one(any_server, folder, archived_filter, seed=1)
     with UriFilter.create("all", redis=any_server.url, capacity=1000, seed=1) as other, pytest.raises(Restoring):
         other.union("news")
 
 
 def test_waiting_for_a_restore(any_server, folder, archived_filter):
     """Callers get Restoring, or wait if they want to; opening and creating do, too."""
-    news = archived_filter(capacity=1000)
-    news.insert_many(range(100))
-    news.checkpoint()
-    flush(any_server)
-    late = Suspended(*restorer(any_server, folder), "archive download")
+    late = restored_by_a_late_one(any_server, folder, archived_filter)
     for without in ("", folder):
         with pytest.raises(Restoring), UriFilter.open("news", redis=any_server.url, archive=without) as other:
             other.insert("a")
     with UriFilter.open("news", redis=any_server.url, timeouts=Timeouts(total=0.1, restoring=60)) as patient:
         timer = threading.Timer(1, late.go_on)
         timer.start()
-        assert patient.insert_ages(range(101)) == [1] * 100 + [0]
+        assert patient.insert_ages(range(501)) == [1] * 500 + [0]
         timer.join()
 
 

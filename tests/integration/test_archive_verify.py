@@ -1,33 +1,38 @@
-"""``archive verify`` lists all that is wrong, also what should be there and is not; a restore says what it missed."""
+"""``archive verify`` lists all that is wrong, also what is not there; a restore says what it missed.
+
+Files and documents that are there and cannot be read are as if they were missing, loudly, and never stuck.
+"""
 
 from __future__ import annotations
 
-import json
+import functools
+import itertools
+import os
+import resource
 import shutil
+import socket
 import struct
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.archives import checkpoints, leftovers, sound
+from support.archives import blob_of, checkpoints, leftovers, lie, piece_of, sound
 from support.pipelines import pipelines
 
-from urifilter_redis import ArchiveCorrupt, UriFilter
+from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
 from urifilter_redis.archive.export import export, import_
 from urifilter_redis.archive.maintenance import entries, verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
-from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
-from urifilter_redis.storage.documents import Piece
-from urifilter_redis.storage.packing import pack
 from urifilter_redis.storage.records import write_replies
 
 pytestmark = pytest.mark.slow
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
+RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
 
 
@@ -62,13 +67,6 @@ def remove(archive, key):
     backend = open_backend(archive)
     assert drive(backend.swap(key, drive(backend.read(key)), None))
     drive(backend.close())
-
-
-def lie(path, change, **beside):
-    """Change a document, and give it the SHA-256 that is right then."""
-    values = json.loads(path.read_bytes())["document"]
-    change(values)
-    path.write_bytes(json.dumps({"sha256": documents._sha256(values), "document": values} | beside).encode())
 
 
 def reopen(server, archive):
@@ -220,15 +218,6 @@ def test_killed_before_it_is_noted(any_server, folder):
             sound(folder)
 
 
-def change_blob(path, name, data):
-    """Let a document name a content of these bytes."""
-    blob, packed = f"{path.parent.name}-{'0' * 16}", pack(data)
-    (path.parent / f"{blob}.blob").write_bytes(packed)
-    piece = Piece.of(data, packed)
-    content = {"blob": blob, "pieces": [{"length": piece.length, "packed": piece.packed, "sha256": piece.sha256}]}
-    lie(path, lambda values: values.update({name: content}))
-
-
 RECORDS = {
     "replies that are none": ("replies", b"no records"),
     "a reply of no time": ("replies", write_replies([(b"0a/1", b"\x01")])),
@@ -244,7 +233,9 @@ RECORDS = {
 def test_impossible_records(name, any_server, folder):
     """Records that cannot be parsed, or cannot have been written, are told."""
     make(any_server, folder)
-    change_blob(checkpoints(folder)[-1], *RECORDS[name])
+    kept, data = RECORDS[name]
+    packed, piece = piece_of(data)
+    blob_of(checkpoints(folder)[-1], kept, packed, [piece])
     (problem,) = problems(folder)
     assert problem.startswith("checkpoint of 'news', shard 0, ")
 
@@ -322,3 +313,242 @@ def test_export_of_the_checkpoint_before(any_server, folder, tmp_path, monkeypat
     checkpoints(folder)[-1].unlink()
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
     assert "its document is gone" in cli.run("archive", "export", "news", str(tmp_path / "exported"))[1]
+
+
+def folder_with_a_file(path):
+    path.mkdir()
+    (path / "file").touch()
+
+
+def unix_socket(path):
+    here = Path.cwd()
+    os.chdir(path.parent)  # addresses are short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+#: What may have come in the place of a file, and a part of the reason that is told.
+WAYS = {
+    "a folder": (Path.mkdir, "no file"),
+    "a folder with a file": (folder_with_a_file, "no file"),
+    "a loop of links": (lambda path: path.symlink_to(path.name), "symbolic links"),
+    "an input/output error": (lambda path: path.symlink_to("/proc/self/mem"), "Input/output error"),
+    "a link to a name that is too long": (lambda path: path.symlink_to("x" * 300), "name too long"),
+    "a pipe": (os.mkfifo, "no file"),
+    "a socket": (unix_socket, "No such device"),
+    "a device without an end": (lambda path: path.symlink_to("/dev/zero"), "no file"),
+}
+
+
+@pytest.fixture(params=WAYS)
+def spoil(request):
+    """Put something in the place of a file that cannot be read; return a part of the reason that is told."""
+
+    def spoil(path):
+        do, reason = WAYS[request.param]
+        if path.exists():
+            path.unlink()
+        do(path)
+        return reason
+
+    return spoil
+
+
+def files(folder, pattern):
+    return list(root(folder).glob(f"*.filter/*/{pattern}"))
+
+
+def largest_blob(document):
+    """Return the largest blob that a document names."""
+    text = document.read_text()
+    return max(
+        (path for path in document.parent.glob("*.blob") if path.stem in text), key=lambda path: path.stat().st_size
+    )
+
+
+def slice_of(folder, epoch):
+    (document,) = files(folder, f"slice-0-{epoch}.json")
+    return document
+
+
+#: What may be wrong with what MongoDB has of a blob, or with a pointer.
+HARM = {
+    "a chunk is missing": lambda backend, blob, _: backend._chunks.delete_one({"files_id": blob, "n": 0}),
+    "all chunks are missing": lambda backend, blob, _: backend._chunks.delete_many({"files_id": blob}),
+    "a chunk is empty": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": b""}}
+    ),
+    "a chunk is a number": lambda backend, blob, _: backend._chunks.update_one(
+        {"files_id": blob}, {"$set": {"data": 7}}
+    ),
+    "a chunk is text": lambda backend, blob, _: backend._chunks.update_one({"files_id": blob}, {"$set": {"data": "x"}}),
+    "a pointer is a number": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": 7}}),
+    "a pointer has no text": lambda backend, _, key: backend._pointers.update_one(key, {"$unset": {"text": 1}}),
+    "a pointer is empty": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b""}}),
+    "a pointer is other bytes": lambda backend, _, key: backend._pointers.update_one(key, {"$set": {"text": b"{x"}}),
+}
+
+
+def spoiled(folder, way, what, key) -> list[str]:
+    """Put something in the place of the document of a key, or of its largest blob; return what is told."""
+    document = checkpoints(folder)[-1] if key.kind == "checkpoint" else slice_of(folder, key.epoch)
+    path = document if what == "document" else largest_blob(document)
+    do, reason = WAYS[way]
+    path.unlink()
+    do(path)
+    return [str(path), reason]
+
+
+def harmed(mongodb, how, key) -> list[str]:
+    """Harm the document of a key, or the blob of a bitmap that it names."""
+    backend = open_backend(mongodb)
+    text = drive(backend.read(key)).decode()
+    blob = text.split('"blob": "')[1].split('"')[0]
+    fields = {field: getattr(key, field) for field in ("filter", "kind", "uid", "shard", "epoch")}
+    HARM[how](backend, f"news/{blob}", fields)
+    drive(backend.close())
+    return []
+
+
+@pytest.fixture(
+    params=[*itertools.product(["folder"], WAYS, ["document", "blob"]), *itertools.product(["mongodb"], HARM)],
+    ids=", ".join,
+)
+def harm(request):
+    """An archive of each kind, and what harms a document of it by its key, and returns what is told of that."""
+    home, *how = request.param
+    archive = request.getfixturevalue(home)
+    return archive, functools.partial(spoiled if home == "folder" else harmed, archive, *how)
+
+
+def test_rotation_without_a_slice(harm, any_server):
+    """The old history stays in: nothing is lost, which and why is told, and later rotations are as ever."""
+    archive, do = harm
+    with UriFilter.create("news", redis=any_server.url, archive=archive, **ROLLING) as news:
+        for epoch in range(2):
+            news.insert_many(items(epoch))
+            assert news.rotate().problems == ()
+        said = do(Key("news", "slice", news.config.uid, 0, 1))
+        assert len(problems(archive, "news")) == 1
+        news.insert_many(items(2))
+        told = news.rotate().problems
+        assert all("slice 1" in problem for problem in told)
+        assert any(all(each in problem for each in said) for problem in told)
+        assert (news.epoch(), news.info().phase) == (3, "idle")
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
+        while news.epoch() < 7:
+            news.rotate()
+        assert news.rotate().problems == ()
+        assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
+        news.drop()
+    leftovers(archive)
+
+
+def test_archiving_over_what_cannot_be_read(spoil, any_server, folder):
+    """A slice whose place is taken is archived all the same."""
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
+        news.rotate()
+        news.insert_many(items(1))
+        spoil(slice_of(folder, 0).with_name("slice-0-1.json"))
+        assert news.rotate().problems == ()
+        assert 0 not in news.ages(items(1))
+        assert news.rotate().problems == ()
+        assert 0 not in news.ages(items(1))
+    leftovers(folder)
+    sound(folder)
+
+
+def test_restore_without_the_newest(harm, any_server):
+    """The checkpoint before is used, which and why is told, and all that follows is as if nothing had been."""
+    archive, do = harm
+    said = do(Key("news", "checkpoint", make(any_server, archive), 0, 1))
+    (problem,) = problems(archive, "news")
+    assert all(each in problem for each in said)
+    with reopen(any_server, archive) as news:
+        (problem,) = news.restored.problems
+        assert all(each in problem for each in said)
+        assert 0 not in news.ages(items(0))
+        for epoch in (1, 2):
+            news.insert_many(items(epoch))
+            news.checkpoint()
+    with reopen(any_server, archive) as news:
+        assert news.restored.problems == ()
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
+    leftovers(archive)
+    sound(archive)
+
+
+def test_nothing_good_to_restore(spoil, any_server, folder):
+    """If neither checkpoint can be read there is an error that says why, and Redis is left as it was."""
+    make(any_server, folder)
+    reasons = [spoil(path) for path in checkpoints(folder)]
+    with pytest.raises(ArchiveCorrupt, match=reasons[0]):
+        reopen(any_server, folder)
+    assert set(any_server.ask("keys")) <= {b"urifilter:filters"}
+    assert drop_filter("news", redis=any_server.url, archive=folder)
+    leftovers(folder)
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news:
+        news.checkpoint()
+    sound(folder)
+
+
+def test_checkpoint_that_takes_over(spoil, any_server, folder):
+    """A closed slice whose file cannot be read is written anew."""
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **RING) as news:
+        news.insert_many(items(0))
+        news.rotate()
+        news.checkpoint()
+        for blob in files(folder, "*.blob"):
+            spoil(blob)
+        for epoch in (1, 2):
+            news.insert_many(items(epoch))
+            news.checkpoint()
+    with reopen(any_server, folder) as news:
+        assert news.restored.problems == ()
+        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
+    leftovers(folder)
+    sound(folder)
+
+
+def test_registration_that_cannot_be_read(spoil, any_server, folder):
+    """Without it the archive counts as away: nothing is changed by anybody, and the other filters are looked after."""
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
+        with UriFilter.create("other", redis=any_server.url, archive=folder, **SETTINGS) as other:
+            other.checkpoint()
+        news.rotate()
+        (registration,) = root(folder).glob("news.filter/filter.json")
+        kept = registration.read_bytes()
+        reason = spoil(registration)
+        for refused in (news.rotate, news.checkpoint):
+            with pytest.raises(ArchiveCorrupt, match=reason):
+                refused()
+        assert (news.epoch(), news.info().phase) == (1, "idle")
+        with pytest.raises(ArchiveError):
+            UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING)
+        (problem,) = problems(folder)
+        assert reason in problem
+        registration.rename(registration.with_name("aside"))
+        registration.write_bytes(kept)
+        assert news.rotate().problems == ()
+
+
+def test_this_process_has_no_more_files(any_server, folder):
+    """That says nothing of the archive: it is an error, and no slice counts as damaged."""
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **ROLLING) as news:
+        news.insert_many(items(0))
+        news.rotate()
+    backend, (_, hard) = open_backend(folder), resource.getrlimit(resource.RLIMIT_NOFILE)
+    key, soft = Key("news", "slice", news.config.uid, 0, 0), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert drive(backend.read(key))
+    unused = os.open("/dev/null", os.O_RDONLY)
+    os.close(unused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused, hard))
+    try:
+        with pytest.raises(ArchiveError, match="Too many open files") as caught:
+            drive(backend.read(key))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not isinstance(caught.value, ArchiveCorrupt | ArchiveMissing)

@@ -120,17 +120,16 @@ def test_what_cannot_be_measured(arguments, code, text):
     assert text in bench("--quick", "--peers", "awk", *arguments, code=code).stderr
 
 
-def test_bytes_of_the_work_alone(any_server):
+def test_bytes_of_the_work_alone(admin):
     """The bytes and the time of the counters' own questions are left out, and those of all commands are in."""
-    with any_server.client() as client:
-        client.ping()
-        counters = ServerCounters(client)
-        nothing = Watch(counters).stop()
-        watch = Watch(counters)
-        for _ in range(3):
-            client.ping()
-        used = watch.stop()
-        counters.close()
+    admin.ping()
+    counters = ServerCounters(admin)
+    nothing = Watch(counters).stop()
+    watch = Watch(counters)
+    for _ in range(3):
+        admin.ping()
+    used = watch.stop()
+    counters.close()
     assert (nothing.received, nothing.sent, nothing.server) == (0, 0, 0)
     assert (used.received, used.sent) == (3 * len("*1\r\n$4\r\nPING\r\n"), 3 * len("+PONG\r\n"))
     assert 0 <= used.server < used.wall
@@ -145,14 +144,13 @@ class Forgetful:
         return len(batch)
 
 
-def test_wrong_answer(any_server):
+def test_wrong_answer(admin):
     """A peer that forgets is not measured: its work is another."""
-    with any_server.client() as client:
-        counters = ServerCounters(client)
-        assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
-        with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
-            attempt(Forgetful(), Try(("a", "a"), 1), 1, counters)
-        counters.close()
+    counters = ServerCounters(admin)
+    assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
+    with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
+        attempt(Forgetful(), Try(("a", "a"), 1), 1, counters)
+    counters.close()
 
 
 def test_filters_that_are_too_small():

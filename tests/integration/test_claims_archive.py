@@ -37,10 +37,12 @@ def names(items) -> set[str]:
     return {str(item) for item in items}
 
 
-@pytest.mark.parametrize("name", RETENTIONS)
-def test_into_an_empty_redis(any_server, folder, name):
+@pytest.mark.parametrize(
+    ("archive", "name"), [*(("folder", each) for each in RETENTIONS), ("mongodb", "forever")], indirect=["archive"]
+)
+def test_into_an_empty_redis(any_server, archive, name):
     """All entries are in flight again, with their counts and texts; what was committed is seen, and the rest is new."""
-    where = {"redis": any_server.url, "archive": folder}
+    where = {"redis": any_server.url, "archive": archive}
     with UriFilter.create("news", **where, **SETTINGS | RETENTIONS[name]) as news, any_server.client() as admin:
         one, other = Holder(news), Holder(news, payload=LARGE)
         assert one.claim(range(100)) == [0] * 100
@@ -60,186 +62,173 @@ def test_into_an_empty_redis(any_server, folder, name):
             assert again.contains_many(range(210)) == [True] * 200 + [False] * 10
             assert other.commit(range(100, 200)) == [0] * 100
             assert again.insert_ages(range(40)) == [1] * 40
-    sound(folder)
+    sound(archive)
 
 
-def test_dead_letters_come_back(any_server, folder):
+def test_dead_letters_come_back(admin, archived_filter, folder):
     """Dead letters are back after a restore; a rejection is a change for the next checkpoint."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        with news.claims() as mine:
-            mine.claim_many(range(20), payload=lambda item: LARGE if item else "short")
-            mine.reject(range(10), "404")
-            news.checkpoint()
-            mine.reject(range(10, 20), "500")
-        before = {each.item: each for each in news.dead_letters()}
-        assert news.checkpoint().shards > 0
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert {each.item: each for each in again.dead_letters()} == before
-            assert len(before) == 20
-            assert again.contains_many(range(20)) == [True] * 20
-            assert sum(int(admin.hget(again._session.keys.shard(n).meta, "rejected") or 0) for n in range(3)) == 20
-            assert again.retry_dead_letters() == 20
-            with again.claims() as other:
-                assert {each.item: each.payload for each in other.reclaim()} == dict(
-                    enumerate(["short"] + [LARGE] * 19)
-                )
+    news = archived_filter(**SETTINGS)
+    with news.claims() as mine:
+        mine.claim_many(range(20), payload=lambda item: LARGE if item else "short")
+        mine.reject(range(10), "404")
+        news.checkpoint()
+        mine.reject(range(10, 20), "500")
+    before = {each.item: each for each in news.dead_letters()}
+    assert news.checkpoint().shards > 0
+    admin.flushall()
+    again = archived_filter()
+    assert {each.item: each for each in again.dead_letters()} == before
+    assert len(before) == 20
+    assert again.contains_many(range(20)) == [True] * 20
+    assert sum(int(admin.hget(again._session.keys.shard(n).meta, "rejected") or 0) for n in range(3)) == 20
+    assert again.retry_dead_letters() == 20
+    with again.claims() as other:
+        assert {each.item: each.payload for each in other.reclaim()} == dict(enumerate(["short"] + [LARGE] * 19))
     sound(folder)
 
 
-def test_after_the_restore_everybody_has_a_lease(any_server, folder):
+def test_after_the_restore_everybody_has_a_lease(admin, archived_filter):
     """A holder that lives on beats; what a dead one had is reclaimed after the longest lease, with all of its text."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        Holder(news, 5, LARGE).claim(range(20))
-        Holder(news, 5).claim(range(20, 40))
-        news.checkpoint()
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            now = int(admin.time()[0])
-            for shard in range(3):
-                till = dict(admin.zrange(again._session.keys.shard(shard).holders, 0, -1, withscores=True))
-                assert [now < each / 1000 <= now + 6 for each in till.values()] == [True, True], (now, till)
-            let_lapse(again, admin)
-            found = Holder(again).reclaim()
-            assert {entry.kept.decode() for entry in found} == {
-                f"{item}|{LARGE if item < 20 else ''}" for item in range(40)
-            }
-            assert {entry.lapses for entry in found} == {1}
+    news = archived_filter(**SETTINGS)
+    Holder(news, 5, LARGE).claim(range(20))
+    Holder(news, 5).claim(range(20, 40))
+    news.checkpoint()
+    admin.flushall()
+    again = archived_filter()
+    now = int(admin.time()[0])
+    for shard in range(3):
+        till = dict(admin.zrange(again._session.keys.shard(shard).holders, 0, -1, withscores=True))
+        assert [now < each / 1000 <= now + 6 for each in till.values()] == [True, True], (now, till)
+    let_lapse(again, admin)
+    found = Holder(again).reclaim()
+    assert {entry.kept.decode() for entry in found} == {f"{item}|{LARGE if item < 20 else ''}" for item in range(40)}
+    assert {entry.lapses for entry in found} == {1}
 
 
-def test_nothing_changed_but_hands(any_server, folder):
+def test_nothing_changed_but_hands(admin, archived_filter):
     """A claim, a release and a reclaim are changes for the next checkpoint; a beat is none."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
-        one = Holder(news)
-        news.checkpoint()
-        for change in (lambda: one.claim(range(5)), lambda: one.release([1]), lambda: Holder(news).reclaim(),
-                       lambda: one.commit([2]), lambda: news.forget([3])):  # fmt: skip
-            let_lapse(news, admin)
-            assert change()
-            assert news.checkpoint().shards == 1
-            one.beat()
-            assert news.checkpoint().shards == 0
-            expected = in_flight(news, admin)
-            admin.flushall()
-            with UriFilter.open("news", **where) as again:
-                assert in_flight(again, admin) == expected
-                again.checkpoint()
+    news = archived_filter(**SETTINGS | {"shards": 1})
+    one = Holder(news)
+    news.checkpoint()
+    for change in (lambda: one.claim(range(5)), lambda: one.release([1]), lambda: Holder(news).reclaim(),
+                   lambda: one.commit([2]), lambda: news.forget([3])):  # fmt: skip
+        let_lapse(news, admin)
+        assert change()
+        assert news.checkpoint().shards == 1
+        one.beat()
+        assert news.checkpoint().shards == 0
+        expected = in_flight(news, admin)
+        admin.flushall()
+        again = archived_filter()
+        assert in_flight(again, admin) == expected
+        again.checkpoint()
 
 
 @pytest.mark.parametrize("lost", ["today", "leases", "in_flight", "holders", "leases in_flight holders"])
-def test_a_part_is_lost(any_server, folder, lost):
+def test_a_part_is_lost(archived_filter, admin, lost):
     """Redis lost a slice, and perhaps keys of claims: nothing in flight is lost; what was committed since is seen."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | RETENTIONS["ring"] | {"shards": 1}) as news:
-        one = Holder(news)
-        one.claim(range(100))
-        one.commit(range(30))
-        news.checkpoint()
-        one.commit(range(30, 50))
-        one.claim(range(100, 120))
-        one.release([60], failed=True)
-        news.rotate()
-        keys = news._session.keys.shard(0)
-        with any_server.client() as admin:
-            admin.delete(keys.slice("history_1"), *(keys.slice(each) for each in lost.split() if each != "today"))
-            with UriFilter.open("news", **where) as again:
-                there = in_flight(again, admin)
-                twice = {"leases", "leases in_flight holders"} & {lost}
-                expected = range(30, 100) if twice else range(50, 120)
-                assert set(there) == names(expected)
-                if not twice:
-                    assert there["60"][1:] == (1, 0)
-                assert again.contains_many(range(30)) == [True] * 30
-                assert again.contains_many([500]) == [False]
+    news = archived_filter(**SETTINGS | RETENTIONS["ring"] | {"shards": 1})
+    one = Holder(news)
+    one.claim(range(100))
+    one.commit(range(30))
+    news.checkpoint()
+    one.commit(range(30, 50))
+    one.claim(range(100, 120))
+    one.release([60], failed=True)
+    news.rotate()
+    keys = news._session.keys.shard(0)
+    admin.delete(keys.slice("history_1"), *(keys.slice(each) for each in lost.split() if each != "today"))
+    again = archived_filter()
+    there = in_flight(again, admin)
+    twice = {"leases", "leases in_flight holders"} & {lost}
+    expected = range(30, 100) if twice else range(50, 120)
+    assert set(there) == names(expected)
+    if not twice:
+        assert there["60"][1:] == (1, 0)
+    assert again.contains_many(range(30)) == [True] * 30
+    assert again.contains_many([500]) == [False]
 
 
-def test_redis_comes_back_older(any_server, folder):
+def test_redis_comes_back_older(admin, archived_filter, any_server):
     """What is in flight in either is in flight; an item that was committed since may come twice."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        one = Holder(news)
-        one.claim(range(100))
-        news.checkpoint()
-        older = Saved(any_server)
-        one.commit(range(40))
-        one.claim(range(100, 150))
-        one.release([50], failed=True)
-        news.checkpoint()
-        older.bring_back()
-        with UriFilter.open("news", redis=any_server.url, archive="") as without:  # somebody works with the older state
-            assert Holder(without).claim(range(200, 220)) == [0] * 20
-            assert one.release([60], failed=True) == [1]
-        with UriFilter.open("news", **where) as again:
-            there = in_flight(again, admin)
-            assert set(there) == names([*range(150), *range(200, 220)])
-            assert there["60"][1] == 1
-            assert one.commit(range(40)) == [0] * 40
-            assert again.insert_ages(range(40)) == [1] * 40
+    news = archived_filter(**SETTINGS)
+    one = Holder(news)
+    one.claim(range(100))
+    news.checkpoint()
+    older = Saved(any_server)
+    one.commit(range(40))
+    one.claim(range(100, 150))
+    one.release([50], failed=True)
+    news.checkpoint()
+    older.bring_back()
+    with UriFilter.open("news", redis=any_server.url, archive="") as without:  # somebody works with the older state
+        assert Holder(without).claim(range(200, 220)) == [0] * 20
+        assert one.release([60], failed=True) == [1]
+    again = archived_filter()
+    there = in_flight(again, admin)
+    assert set(there) == names([*range(150), *range(200, 220)])
+    assert there["60"][1] == 1
+    assert one.commit(range(40)) == [0] * 40
+    assert again.insert_ages(range(40)) == [1] * 40
 
 
-def test_taken_over_half_way(any_server, folder):
+def test_taken_over_half_way(admin, archived_filter):
     """A restorer dies while it writes leases: the next one writes the rest."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
-        Holder(news, payload=LARGE).claim(range(250))
-        Holder(news).claim(range(250, 400))
-        news.checkpoint()
-        expected = in_flight(news, admin)
-        keys = news._session.keys.shard(0)
-        admin.flushall()
-        for _ in pipelines(ensure(news._session), news._connector):
-            if 0 < admin.zcard(keys.in_flight) < 400:
-                break
-        assert 0 < admin.zcard(keys.in_flight) < 400
-        admin.hset(keys.meta, "restored", 0)
-        with UriFilter.open("news", **where) as again:
-            assert in_flight(again, admin) == expected
+    news = archived_filter(**SETTINGS | {"shards": 1})
+    Holder(news, payload=LARGE).claim(range(250))
+    Holder(news).claim(range(250, 400))
+    news.checkpoint()
+    expected = in_flight(news, admin)
+    keys = news._session.keys.shard(0)
+    admin.flushall()
+    for _ in pipelines(ensure(news._session), news._connector):
+        if 0 < admin.zcard(keys.in_flight) < 400:
+            break
+    assert 0 < admin.zcard(keys.in_flight) < 400
+    admin.hset(keys.meta, "restored", 0)
+    again = archived_filter()
+    assert in_flight(again, admin) == expected
 
 
-def test_a_shard_without_claims(any_server, folder):
+def test_a_shard_without_claims(admin, archived_filter):
     """One shard has claims, the others have none, and each is so again."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        assert Holder(news).claim([1]) == [0]
-        news.insert_many(range(100, 200))
-        news.checkpoint()
+    news = archived_filter(**SETTINGS)
+    assert Holder(news).claim([1]) == [0]
+    news.insert_many(range(100, 200))
+    news.checkpoint()
 
-        def with_claims() -> list[bool]:
-            return sorted(admin.hexists(news._session.keys.shard(n).meta, "claims") for n in range(3))
+    def with_claims() -> list[bool]:
+        return sorted(admin.hexists(news._session.keys.shard(n).meta, "claims") for n in range(3))
 
-        assert with_claims() == [False, False, True]
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert with_claims() == [False, False, True]
-            assert again.insert_ages([1, 2, 100]) == [-1, 0, 1]
-            assert set(in_flight(again, admin)) == {"1"}
+    assert with_claims() == [False, False, True]
+    admin.flushall()
+    again = archived_filter()
+    assert with_claims() == [False, False, True]
+    assert again.insert_ages([1, 2, 100]) == [-1, 0, 1]
+    assert set(in_flight(again, admin)) == {"1"}
 
 
-def test_damaged_leases(any_server, folder, tmp_path):
+def test_damaged_leases(admin, archived_filter, folder, tmp_path):
     """Verify names them, and the checkpoint before is restored; if that is damaged too, Redis stays as it is."""
-    where = {"redis": any_server.url, "archive": folder}
-    with UriFilter.create("news", **where, **SETTINGS | {"shards": 1}) as news, any_server.client() as admin:
-        Holder(news).claim(range(10))
-        news.checkpoint()
-        Holder(news).claim(range(10, 20))
-        news.checkpoint()
-        texts = {path: json.loads(path.read_bytes()) for path in tmp_path.rglob("checkpoint-*.json")}
-        older, newer = sorted(texts, key=lambda path: texts[path]["document"]["number"])
-        damage(tmp_path, texts[newer]["document"])
-        out, _ = cli.run("archive", "verify", "--archive", folder, code=1)
-        assert out.count(b"checkpoint of 'news', shard 0") == 1
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert len(again.restored.problems) == 1
-            assert set(in_flight(again, admin)) == names(range(10))
-        damage(tmp_path, texts[older]["document"])
-        admin.flushall()
-        with pytest.raises(ArchiveCorrupt, match="no checkpoint of 'news' is good"):
-            UriFilter.open("news", **where)
-        assert admin.keys("*leases") == []
+    news = archived_filter(**SETTINGS | {"shards": 1})
+    Holder(news).claim(range(10))
+    news.checkpoint()
+    Holder(news).claim(range(10, 20))
+    news.checkpoint()
+    texts = {path: json.loads(path.read_bytes()) for path in tmp_path.rglob("checkpoint-*.json")}
+    older, newer = sorted(texts, key=lambda path: texts[path]["document"]["number"])
+    damage(tmp_path, texts[newer]["document"])
+    out, _ = cli.run("archive", "verify", "--archive", folder, code=1)
+    assert out.count(b"checkpoint of 'news', shard 0") == 1
+    admin.flushall()
+    again = archived_filter()
+    assert len(again.restored.problems) == 1
+    assert set(in_flight(again, admin)) == names(range(10))
+    damage(tmp_path, texts[older]["document"])
+    admin.flushall()
+    with pytest.raises(ArchiveCorrupt, match="no checkpoint of 'news' is good"):
+        archived_filter()
+    assert admin.keys("*leases") == []
 
 
 def damage(folder, document) -> None:
@@ -308,19 +297,6 @@ def test_many_and_large(any_server, folder):
         admin.flushall()
         with UriFilter.open("news", **where) as again:
             assert in_flight(again, admin) == expected
-
-
-def test_in_mongodb(any_server, mongodb):
-    """It goes there and comes back, too."""
-    where = {"redis": any_server.url, "archive": mongodb}
-    with UriFilter.create("news", **where, **SETTINGS) as news, any_server.client() as admin:
-        Holder(news, payload=LARGE).claim(range(100))
-        news.checkpoint()
-        expected = in_flight(news, admin)
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert in_flight(again, admin) == expected
-    sound(mongodb)
 
 
 def test_no_room_for_the_leases(make_server, folder):

@@ -289,38 +289,6 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
         mine.close()
 
 
-@pytest.mark.slow
-def test_a_reclaim_whose_answer_is_lost(any_server, monkeypatch):
-    """What it may have taken is given back after its deadline, although calls go on and nothing else is in flight."""
-    monkeypatch.setattr(holdings, "CALL_LIFE", 500)
-    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
-    with (
-        Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
-    ):
-        with other.claims() as dead:
-            dead.claim_many(["a", "b"])
-        with news.claims() as loading:  # so that the script is loaded
-            assert len(loading.reclaim()) == 2
-        mine = news.claims(lease=60)
-        proxy.plan = lambda _: Fault.CUT_AFTER
-        with pytest.raises(AnswerLost):
-            mine.reclaim()
-        proxy.plan = first()
-        assert other.beat(mine.holder) == 2
-        beat(news, mine)
-        assert other.beat(mine.holder) == 2
-        for number in range(8):
-            assert mine.claim(f"u{number}") is True
-            assert mine.commit([f"u{number}"]) == [True]
-            threading.Event().wait(0.1)
-        beat(news, mine)
-        assert other.beat(mine.holder) == 0
-        with other.claims() as theirs:
-            assert sorted(claim.item for claim in theirs.reclaim()) == ["a", "b"]
-
-
 @pytest.mark.usefixtures("often")
 def test_failed_calls_are_no_beats(clients, clocked):
     """A holder whose calls are all refused still beats, for the scripts refuse before they beat."""
@@ -360,20 +328,6 @@ def test_the_thread_ends_with_its_object(news):
     wait_until(lambda: len(beating()) == before + 1, "two threads beat")
     ours.close()
     wait_until(lambda: len(beating()) == before, "the thread goes on")
-
-
-@pytest.mark.usefixtures("often")
-def test_nothing_beats_for_a_closed_filter(clients, any_server):
-    """What is in flight then lapses; the object is not closed, and nobody could commit by it."""
-    news = clients.create("news", redis=any_server.url, **PRECISE)
-    mine = news.claims(lease=5)
-    mine.claim("a")
-    news.close()
-    clients.let_pass(0.3)
-    before = lives_until(any_server)
-    clients.let_pass(0.3)
-    assert lives_until(any_server) == before > 0
-    mine.close()
 
 
 @pytest.mark.sampled

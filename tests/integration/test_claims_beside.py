@@ -24,13 +24,6 @@ def news(make_filter):
     return make_filter(**SETTINGS)
 
 
-@pytest.fixture
-def admin(any_server):
-    """A client of the server."""
-    with any_server.client() as client:
-        yield client
-
-
 def test_info(news, admin):
     """It counts what is in flight, lapsed and delayed, and the living holders; without claims there is nothing."""
     assert news.info().claims is None
@@ -155,23 +148,6 @@ def test_leftovers_are_not_taken_over(news, admin, any_server):
     with UriFilter.create("news", redis=any_server.url, **SETTINGS) as again:
         assert Holder(again).claim(range(100)) == [0] * 100
         assert len(in_flight(again, admin)) == 100
-
-
-@pytest.mark.parametrize("retention", ["ring", "rolling"])
-def test_rotations(any_server, admin, retention):
-    """What is in flight stays through any number of them, and a commit writes it to the newest slice."""
-    settings = SETTINGS | {"retention": retention, "slices": 3, "period": "1d"}
-    with UriFilter.create("news", redis=any_server.url, **settings) as news:
-        one = Holder(news)
-        one.claim(range(50))
-        for _ in range(5):
-            news.rotate()
-        assert set(in_flight(news, admin)) == {str(item) for item in range(50)}
-        assert news.insert_ages(range(50)) == [-1] * 50
-        assert one.commit(range(50)) == [0] * 50
-        assert news.ages(range(50)) == [1] * 50
-        news.rotate()
-        assert news.ages(range(50)) == [2] * 50
 
 
 def test_rights(news):

@@ -22,8 +22,6 @@ from support.disk import fill, mounted
 from support.forked import in_child
 from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
-from urifilter_redis.cli import daemon as daemon_module
-from urifilter_redis.cli.daemon import running
 from urifilter_redis.cli.signals import Signals
 
 from urifilter_redis import Timeouts, UriFilter
@@ -53,25 +51,6 @@ def there(any_server, folder, monkeypatch):
     return any_server
 
 
-@pytest.fixture
-def started():
-    """Start ``urifilter``; what still runs at the end is killed."""
-    processes = []
-
-    def start(*arguments, **options):
-        processes.append(cli.start(*arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait(30)
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
 def names(kind) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
@@ -93,6 +72,13 @@ def add(*span) -> None:
 def write_back() -> None:
     with UriFilter.open("news") as news:
         news.checkpoint()
+
+
+def make_kept(*span) -> None:
+    """Make the filter, insert numbers, and write it back."""
+    make()
+    add(*span)
+    write_back()
 
 
 def rotate() -> None:
@@ -203,20 +189,6 @@ def test_restore_from_the_checkpoint_before(there, folder):
     assert check(100, 200) == {False}
 
 
-def test_nothing_good_to_restore(there, folder):
-    """All checkpoints are damaged: exit 2, and no empty filter."""
-    make()
-    add(100)
-    write_back()
-    for path in files(folder, "checkpoint-*.json"):
-        flip(path)
-    flush(there)
-    out, err = cli.run("restore", "news", code=2)
-    assert out == b""
-    assert err.startswith("urifilter: ")
-    assert cli.run("check", "--filter", "news", given=b"1\n", code=2)[0] == b""
-
-
 def test_no_archive_named(there, monkeypatch):
     """Exit 2 with what to do; nothing on stdout."""
     make()
@@ -248,33 +220,22 @@ def test_an_archive_that_is_none():
 
 def test_never_an_empty_filter(there, monkeypatch):
     """Redis came back empty and the archive is not named: whatever is tried, nothing is made."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     flush(there)
     monkeypatch.delenv("URIFILTER_ARCHIVE")
     _, err = cli.run(*NEWS, code=2)
     assert "--archive" in err
     for command in ("add", "check", "dedupe"):
         assert cli.run(command, "--filter", "news", given=b"1\n", code=2)[0] == b""
-    for command in ("info", "checkpoint"):
-        assert cli.run(command, "news", code=2)[0] == b""
+    for command in ("info", "checkpoint", "restore"):
+        out, err = cli.run(command, "news", code=2)
+        assert (out, "--archive" in err) == (b"", True)
     assert keys(there) == []
-
-
-def test_restore_of_a_lost_filter_says_what_to_do(there, monkeypatch):
-    """Redis came back empty and the archive is not named: the message names --archive."""
-    make()
-    flush(there)
-    monkeypatch.delenv("URIFILTER_ARCHIVE")
-    assert "--archive" in cli.run("restore", "news", code=2)[1]
 
 
 def test_the_environment_names_the_archive(there, folder, tmp_path):
     """URIFILTER_ARCHIVE is as good as --archive, which is stronger; what comes back does so by any command."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     other = (tmp_path / "other").as_uri()
     UriFilter.create("more", capacity=1000, archive=other).close()
     assert [each["filter"] for each in json.loads(cli.run("archive", "list", "--json")[0])] == ["news"]
@@ -288,9 +249,7 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
 
 def test_wait_for_a_restore(there, folder, started):
     """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     flush(there)
     connector, session = connect("news", there.url, "urifilter", Timeouts(), folder)
     restorer = pipelines(open_(session), connector)
@@ -379,9 +338,7 @@ def test_archive_verify(there, folder):
 
 def test_a_damaged_document(there, folder):
     """``archive list`` and ``show`` say so, ``verify`` exits with 1, ``prune`` keeps what it may need."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     (document,) = files(folder, "checkpoint-*.json")
     flip(document, 20)
     before = files(folder, "*")
@@ -445,10 +402,8 @@ def test_export_of_nothing(there, tmp_path):
 
 
 def test_import_elsewhere(there, other_server, folder, tmp_path):
-    """An exported filter goes into another archive and from there into another Redis; what is newer there stays."""
-    make()
-    add(100)
-    write_back()
+    """An exported filter goes into another archive and from there into another Redis."""
+    make_kept(100)
     file = tmp_path / "news.urifilter"
     cli.run("archive", "export", "news", file)
     other = (tmp_path / "other").as_uri()
@@ -458,13 +413,8 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
     where = ("--archive", other, "--redis", other_server.url)
     assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert check(100, archive=other, redis=other_server.url) == {True}
-    with UriFilter.open("news", archive=other, redis=other_server.url) as news:
-        news.insert_many(numbers(100, 200).split())
-        news.checkpoint()
     told = json.loads(cli.run("archive", "import", file, "--archive", other, "--json")[0])
     assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"]}
-    flush(other_server)
-    assert check(200, archive=other, redis=other_server.url) == {True}
     cli.run("drop", "news", "--yes")
     make()
     assert "another filter 'news'" in cli.run("archive", "import", file, code=2)[1]
@@ -477,9 +427,7 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
 
 def test_prune(there, folder):
     """Leftovers go when they are older than --older-than, never younger ones, nor anything that is needed."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     needed = files(folder, "*")
     ages = {"0" * 16: 7200, "1" * 16: 1800}
     left = []
@@ -506,9 +454,7 @@ def test_prune(there, folder):
 
 def test_drop(there, folder, monkeypatch):
     """Refused while the archive is not named; --keep-archive leaves what can be restored; else both are empty."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     with monkeypatch.context() as without:
         without.delenv("URIFILTER_ARCHIVE")
         out, err = cli.run("drop", "news", "--yes", code=2)
@@ -585,21 +531,14 @@ def test_worker_once_with_a_broken_filter(there):
         ["--once", "--archive", "nonsense"],
         ["--checkpoint-every", "soon"],
         ["--once", "--filter", "nope"],
-        ["--daemon"],
-        ["--daemon", "--log-file", "log"],
-        ["--daemon", "--pidfile", "pid"],
-        ["stop"],
-        ["status"],
     ],
     ids=" ".join,
 )
-def test_worker_wrong_use(there, folder, wrong, tmp_path):
-    """Exit 2 with a message, and nothing has been started."""
+def test_worker_wrong_use(there, folder, wrong):
+    """Exit 2 with a message."""
     Path(urlsplit(folder).path).mkdir()
-    out, err = cli.run("worker", *wrong, code=2, cwd=tmp_path)
-    assert out == b""
-    assert err.strip()
-    assert not (tmp_path / "pid").exists()
+    out, err = cli.run("worker", *wrong, code=2)
+    assert (out, bool(err.strip())) == (b"", True)
 
 
 @pytest.mark.slow
@@ -616,8 +555,7 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
 
     def written_back() -> bool:
         nonlocal given
-        crawler.stdin.write(numbers(given, given + 20))
-        crawler.stdin.flush()
+        cli.feed(crawler, numbers(given, given + 20))
         given += 20
         return max((each.number for each in documents(folder)), default=0) > 1
 
@@ -639,26 +577,6 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     assert text.endswith("INFO stopped\n")
     assert "Traceback" not in text
     sound(folder)
-    assert leftovers(folder) == 0
-
-
-@pytest.mark.slow
-def test_worker_stops_in_the_middle_of_a_checkpoint(there, folder, started):
-    """SIGTERM while it uploads: it ends with 0, lets go of the filter, and leaves nothing behind."""
-    make()
-    add(100)
-    write_back()
-    add(100, 200)
-    with held(folder):
-        worker = started("worker", "--checkpoint-every", "1s")
-        wait_until(lambda: uploading(folder, 1), "it does not upload")
-        worker.send_signal(signal.SIGTERM)
-    _, err = worker.communicate(timeout=60)
-    assert worker.returncode == 0
-    assert err.endswith(b"INFO stopped\n")
-    assert there.ask("hget", "urifilter:{news:0}:meta", "worker") is None
-    sound(folder)
-    assert json.loads(cli.run("worker", "--once", "--json")[0])[0]["busy"] is False
     assert leftovers(folder) == 0
 
 
@@ -712,9 +630,7 @@ def uploading(archive, checkpoints) -> bool:
 @pytest.mark.slow
 def test_two_workers(there, folder, started):
     """One is suspended in the middle of a checkpoint for longer than its lease; the other takes over; both end well."""
-    make()
-    add(100)
-    write_back()
+    make_kept(100)
     add(100, 200)
     with held(folder):
         slow = started("worker", "--once", "--json")
@@ -740,93 +656,6 @@ def test_two_workers(there, folder, started):
     assert leftovers(folder) == 0
 
 
-class Daemon:
-    """A worker in the background, as its user handles it."""
-
-    def __init__(self, folder) -> None:
-        self.pidfile, self.log = folder / "worker.pid", folder / "worker.log"
-
-    def start(self) -> int:
-        """Start it; return its process."""
-        arguments = ("--daemon", "--pidfile", self.pidfile, "--log-file", self.log, "--checkpoint-every", "1s")
-        out, err = cli.run_process("worker", *arguments)
-        process = int(self.pidfile.read_text())
-        assert (out, err) == (b"", f"runs as process {process}; log: {self.log}\n")
-        return process
-
-    def text(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
-
-    def wait_for(self, text) -> None:
-        wait_until(lambda: text in self.text(), f"the log has no {text!r}")
-
-    def status(self, code) -> str:
-        return cli.run("worker", "status", "--pidfile", self.pidfile, code=code)[0].decode()
-
-
-@pytest.fixture
-def daemon(there, tmp_path):
-    """A daemon that can be started; killed at the end if it runs."""
-    make()
-    made = Daemon(tmp_path)
-    yield made
-    if process := running(made.pidfile):
-        os.kill(process, signal.SIGKILL)
-        wait_until(lambda: not running(made.pidfile), "it does not die")
-
-
-@pytest.mark.slow
-def test_daemon(daemon, folder):
-    """Status before, while and after; one at a time; what it did is in the log."""
-    assert daemon.status(3) == "not running\n"
-    add(100)
-    process = daemon.start()
-    assert daemon.status(0) == f"running, process {process}\n"
-    told = json.loads(cli.run("worker", "status", "--pidfile", daemon.pidfile, "--json")[0])
-    assert told == {"running": True, "process": process}
-    daemon.wait_for("news: checkpoint 1, 1 of 1 shards")
-    for more in ((), ("--daemon", "--log-file", daemon.log)):
-        out, err = cli.run("worker", "--pidfile", daemon.pidfile, *more, code=2)
-        assert out == b""
-        assert f"it runs already, as process {process}" in err
-    assert cli.run("worker", "stop", "--pidfile", daemon.pidfile) == (b"", f"stopped process {process}\n")
-    assert not daemon.pidfile.exists()
-    assert daemon.text().endswith("INFO stopped\n")
-    assert "Traceback" not in daemon.text()
-    assert daemon.status(3) == "not running\n"
-    assert json.loads(cli.run("worker", "status", "--pidfile", daemon.pidfile, "--json", code=3)[0]) == {
-        "running": False,
-        "process": None,
-    }
-    assert "does not run" in cli.run("worker", "stop", "--pidfile", daemon.pidfile, code=3)[1]
-    sound(folder)
-    assert leftovers(folder) == 0
-
-
-@pytest.mark.slow
-def test_a_daemon_whose_log_is_renamed(daemon):
-    """At SIGHUP it goes on in a new file, as a service does, with all that it says; it sleeps on between two rounds."""
-    add(100)
-    process = daemon.start()
-    daemon.wait_for("news: checkpoint 1")
-    old = daemon.log.with_name("old")
-    daemon.log.rename(old)
-    os.kill(process, signal.SIGHUP)
-    daemon.wait_for("SIGHUP: the log goes on")
-
-    def is_new(number) -> bool:
-        return Path(f"/proc/{process}/fd/{number}").resolve() == daemon.log
-
-    wait_until(lambda: is_new(1) and is_new(2), "stderr stays with the old one")
-    said = old.read_text()
-    add(100, 200)
-    daemon.wait_for("news: checkpoint")
-    assert old.read_text() == said
-    assert daemon.status(0) == f"running, process {process}\n"
-    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
-    assert daemon.text().endswith("INFO stopped\n")
-
-
 def test_a_signal_of_others_wakes_nobody():
     """While a command waits: its byte is taken out of the pipe, and the time goes on."""
     with Signals() as signals, signals.allowed():
@@ -845,80 +674,6 @@ def test_a_signal_of_others_wakes_nobody():
             os.close(writer)
         finally:
             signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.slow
-def test_daemon_that_was_killed(daemon):
-    """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
-    first = daemon.start()
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not running(daemon.pidfile), "it does not die")
-    assert daemon.pidfile.read_text() == f"{first}\n"
-    assert daemon.status(3) == "not running\n"
-    assert "does not run" in cli.run("worker", "stop", "--pidfile", daemon.pidfile, code=3)[1]
-    second = daemon.start()
-    assert daemon.status(0) == f"running, process {second}\n"
-    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
-
-
-def test_nobody_sees_the_id_of_a_killed_daemon(tmp_path, monkeypatch):
-    """A locked pidfile has the id of the process that holds it, or none yet: never an old one."""
-    pidfile, seen = tmp_path / "worker.pid", []
-    pidfile.write_text("1\n")
-    lock = daemon_module._lock
-
-    def look(*arguments):
-        lock(*arguments)
-        seen.append(running(pidfile))
-
-    monkeypatch.setattr(daemon_module, "_lock", look)
-    with daemon_module.background(daemon=False, pidfile=pidfile, log_file=None):
-        assert running(pidfile) == os.getpid()
-    assert set(seen) == {0}
-
-
-@pytest.mark.slow
-def test_stop_waits(daemon, started):
-    """``worker stop`` returns when the worker has ended, however long that takes."""
-    process = daemon.start()
-    os.kill(process, signal.SIGSTOP)
-    stop = started("worker", "stop", "--pidfile", daemon.pidfile)
-    time.sleep(0.5)
-    assert stop.poll() is None
-    os.kill(process, signal.SIGCONT)
-    assert stop.communicate(timeout=60)[1].decode() == f"stopped process {process}\n"
-    assert stop.returncode == 0
-    assert daemon.text().endswith("INFO stopped\n")
-    daemon.start()
-    cli.run("worker", "stop", "--pidfile", daemon.pidfile)
-
-
-@pytest.mark.slow
-def test_pidfile_in_the_foreground(there, tmp_path, started):
-    """Without --daemon the pidfile is held too: for supervisors."""
-    make()
-    pidfile = tmp_path / "worker.pid"
-    worker = started("worker", "--pidfile", pidfile, "--log-file", tmp_path / "log")
-    wait_until(lambda: pidfile.exists() and pidfile.read_text() == f"{worker.pid}\n", "it does not start")
-    assert "it runs already" in cli.run("worker", "--once", "--pidfile", pidfile, code=2)[1]
-    cli.run("worker", "stop", "--pidfile", pidfile)
-    out, err = worker.communicate(timeout=60)
-    assert (out, err, worker.returncode) == (b"", b"", 0)
-    assert (tmp_path / "log").read_text().endswith("INFO stopped\n")
-
-
-@pytest.mark.slow
-def test_daemon_keeps_the_umask(daemon, folder):
-    """What a daemon writes is no more open than what the command in the foreground writes."""
-    before = os.umask(0o027)
-    try:
-        add(100)
-        daemon.start()
-    finally:
-        os.umask(before)
-    daemon.wait_for("news: checkpoint 1, 1 of 1 shards")
-    written = [daemon.pidfile, *files(folder, "*.blob"), *files(folder, "*.json")]
-    assert [path.name for path in written if path.stat().st_mode & 0o027] == []
 
 
 def test_list_of_filters_with_and_without_an_archive(any_server, folder):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from support import cli
+from support.cli import joined, urls
 from support.proxy import Fault, Proxy
 from support.servers import wait_until
 from urifilter_redis.cli.lines import placed_windows
@@ -27,16 +28,10 @@ from urifilter_redis import UriFilter
 pytestmark = pytest.mark.usefixtures("there")
 
 
-def make(name="precise") -> UriFilter:
-    return UriFilter.create(name, capacity=100_000, error_rate=1e-8)
-
-
-def urls(count: int) -> list[bytes]:
-    return [b"https://example.com/some/longer/path/%d" % i for i in range(count)]
-
-
-def joined(lines) -> bytes:
-    return b"".join(line + b"\n" for line in lines)
+@pytest.fixture
+def precise(make_filter):
+    """A filter that takes no line for another by chance."""
+    return make_filter("precise")
 
 
 def test_dedupe_prints_new_lines_in_order(tmp_path):
@@ -66,9 +61,8 @@ def test_dedupe_reads_stdin_and_several_files(tmp_path):
     assert cli.run("dedupe", "-q", tmp_path / "one", "-", given=b"b\nc\n") == (b"b\nc\n", "")
 
 
-def test_items_are_lines_without_ends_and_bom(tmp_path):
+def test_items_are_lines_without_ends_and_bom(precise, tmp_path):
     """CRLF, LF, no end at all and a byte order mark make no difference; the output is the items, byte for byte."""
-    make()
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_bytes(codecs.BOM_UTF8 + b"a\r\nb\n\n\xff\xfe odd\r\nlast")
     second.write_bytes(b"a\nb\r\n\r\n\xff\xfe odd\nlast\n" + codecs.BOM_UTF8 + b"a\nx")
@@ -86,9 +80,8 @@ ITEMS = [b"a", b"b", b"c", b"d", b" e\t", b"", b"f\xef\xbb\xbf\rg"]
 
 
 @pytest.mark.parametrize("command", ["dedupe", "claim", "check"])
-def test_a_printed_line_is_known_to_the_next_command(command):
+def test_a_printed_line_is_known_to_the_next_command(precise, command):
     """What is printed is what was compared, whatever ends and byte order marks the line had."""
-    make()
     more = ["--new"] if command == "check" else ["-q"]
     printed = cli.run(command, *more, "--filter", "precise", given=ODD_LINES, code=0)[0]
     assert printed == joined(ITEMS)
@@ -102,9 +95,8 @@ def test_a_printed_line_is_known_to_the_next_command(command):
     assert cli.run("digest", given=ODD_LINES)[0] == cli.run("digest", given=printed)[0]
 
 
-def test_many_lines_in_windows(tmp_path):
+def test_many_lines_in_windows(precise, tmp_path):
     """More lines than a window, more bytes than a chunk."""
-    make()
     lines = urls(60_000)
     (tmp_path / "urls").write_bytes(joined(lines + lines[::7]))
     out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
@@ -112,7 +104,8 @@ def test_many_lines_in_windows(tmp_path):
     assert "60,000 new" in err
 
 
-def test_first_of_equal_lines_is_printed(tmp_path):
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_first_of_equal_lines_is_printed(tmp_path, command):
     """Near and far apart, with other ends of lines, and with a normalisation that makes lines equal."""
     UriFilter.create("pages", capacity=100_000, error_rate=1e-8, normalize="whatwg").close()
     lines = [b"http://%d.com/" % (number // 2) for number in range(12_000)]
@@ -120,17 +113,19 @@ def test_first_of_equal_lines_is_printed(tmp_path):
         lines[at] = lines[at][:-1] + b"#top\r"
     lines += [b"HTTP://0.com", b"http://5999.com"]
     (tmp_path / "urls").write_bytes(joined(lines))
-    assert cli.run("dedupe", "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+    assert cli.run(command, "-q", "--filter", "pages", tmp_path / "urls")[0] == joined(lines[:12_000:2])
+    if command == "claim":
+        out, _ = cli.run("commit", "--json", "--filter", "pages", tmp_path / "urls")
+        assert json.loads(out)["committed"] == 6000
 
 
 COMPRESSED = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstandard.compress}
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
-def test_compressed_lines(tmp_path, kind):
+def test_compressed_lines(precise, tmp_path, kind):
     """Its lines are the items, from files and stdin; ``cat`` of two such files is one; an empty one has none."""
     pack = COMPRESSED[kind]
-    make()
     file, rest = tmp_path / "urls", tmp_path / "rest"
     file.write_bytes(pack(joined(urls(3000))) + pack(b"last"))
     rest.write_bytes(pack(b""))
@@ -222,9 +217,8 @@ def test_a_file_without_lines_makes_no_filter(there, tmp_path):
 
 
 @pytest.mark.parametrize("command", [["fingerprint"], ["digest"], ["check", "--filter", "precise"]])
-def test_lines_that_end_too_early_are_told_by_each_command(command):
+def test_lines_that_end_too_early_are_told_by_each_command(precise, command):
     """Its lines up to there are answered, and the exit code is 2, also in a pipe."""
-    make().close()
     packed = gzip.compress(joined(urls(3)))[:-5]
     out, err = cli.run(*command, given=packed, code=2)
     assert out.count(b"\n") == 3
@@ -244,9 +238,8 @@ def test_a_mistyped_file_makes_no_filter(there, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["add", "dedupe"])
-def test_repeated_lines_are_kept_from_the_server(there, tmp_path, command):
+def test_repeated_lines_are_kept_from_the_server(precise, there, tmp_path, command):
     """Each line is sent once, however often it comes."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(3000) * 6))
     with there.client() as client:
         client.config_resetstat()
@@ -268,9 +261,8 @@ def test_lines_before_a_named_pipe_without_a_writer(tmp_path):
 
 
 @pytest.mark.slow
-def test_long_lines(tmp_path):
+def test_long_lines(precise, tmp_path):
     """A line of 16 MiB is an item; a longer one is reported by its number, the rest goes on, exit 2."""
-    make()
     longest = b"x" * (16 << 20)
     (tmp_path / "file").write_bytes(joined([b"a", longest + b"y", b"b", longest]) + longest + b"z")
     out, err = cli.run("dedupe", "--filter", "precise", tmp_path / "file", code=2)
@@ -307,22 +299,21 @@ def test_temporary_leaves_no_archive(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 30_000])
-def test_head_closes_the_pipe_and_nothing_is_missing(tmp_path, count):
-    """Dedupe | head, then dedupe again whole: both outputs together have every line."""
-    make()
+@pytest.mark.parametrize(("command", "end"), [("dedupe", "new again"), ("claim", "given back")])
+def test_head_closes_the_pipe_and_nothing_is_missing(precise, tmp_path, command, end, count):
+    """Dedupe | head, then dedupe again whole: both outputs together have every line. So has claim."""
     (tmp_path / "urls").write_bytes(joined(urls(count)))
-    command = f"'{sys.executable}' -m urifilter_redis.cli dedupe --filter precise '{tmp_path}/urls'"
-    done = subprocess.run(f"{command} | head -5", shell=True, capture_output=True, timeout=60)
+    line = f"'{sys.executable}' -m urifilter_redis.cli {command} --filter precise '{tmp_path}/urls'"
+    done = subprocess.run(f"{line} | head -5", shell=True, capture_output=True, timeout=60)
     assert done.stdout == joined(urls(5))
-    assert b"may not have been read are new again" in done.stderr
-    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert f"may not have been read are {end}" in done.stderr.decode()
+    second, _ = cli.run(command, "--filter", "precise", tmp_path / "urls")
     assert set((done.stdout + second).split(b"\n")) >= set(urls(count))
-    assert cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == b""
+    assert cli.run(command, "--filter", "precise", tmp_path / "urls")[0] == b""
 
 
-def test_full_disk(tmp_path):
+def test_full_disk(precise, tmp_path):
     """What cannot be written is forgotten again, and what is written is not: exactly, for a file."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
     with Path("/dev/full").open("wb") as full:
         _, err = cli.run("dedupe", "--filter", "precise", tmp_path / "urls", stdout=full, code=2)
@@ -332,11 +323,10 @@ def test_full_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_full_disk_and_lost_answers(there, tmp_path):
+def test_full_disk_and_lost_answers(there, precise, tmp_path):
     """The lines that may have been inserted without an answer are counted in the message."""
-    with make() as news:
-        for method in (news.insert, lambda item: news.forget([item])):
-            method("load the script")
+    for method in (precise.insert, lambda item: precise.forget([item])):
+        method("load the script")
     (tmp_path / "urls").write_bytes(joined(urls(30_000)))
     scripts: list[bytes] = []
 
@@ -355,10 +345,9 @@ def test_full_disk_and_lost_answers(there, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_ctrl_c_while_answers_are_lost(there, tmp_path):
+def test_ctrl_c_while_answers_are_lost(there, precise, tmp_path):
     """A user who presses Ctrl-C while answers are lost is told of the lines that may have been inserted."""
-    with make() as news:
-        news.insert("load the script")
+    precise.insert("load the script")
     (tmp_path / "urls").write_bytes(joined(urls(10)))
     with Proxy(there.port, lambda _: Fault.CUT_AFTER) as proxy:
         process = cli.start("dedupe", "--redis", proxy.url, "--filter", "precise", tmp_path / "urls")
@@ -369,9 +358,8 @@ def test_ctrl_c_while_answers_are_lost(there, tmp_path):
     assert b"10 lines may have been inserted, and not printed: `urifilter forget`" in err
 
 
-def test_file_size_limit(tmp_path):
+def test_file_size_limit(precise, tmp_path):
     """A file that takes only a part: that part is remembered, the rest is new again."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
     import resource
 
@@ -388,33 +376,32 @@ def test_file_size_limit(tmp_path):
 
 
 @pytest.mark.slow
-def test_signal_while_waiting_for_input():
+def test_signal_while_waiting_for_input(precise):
     """Ctrl-C while stdin is silent ends at once; what was printed stays printed."""
-    make()
     process = cli.start("dedupe", "--filter", "precise")
-    process.stdin.write(b"a\n")
-    process.stdin.flush()
+    cli.feed(process, b"a\n")
     assert process.stdout.readline() == b"a\n"
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
 
 
-def test_lines_come_out_as_they_come_in():
-    """A slow stdin is not held back until a window is full."""
-    process = cli.start("dedupe", "-q")
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_lines_come_out_as_they_come_in(started, command):
+    """A slow stdin is not held back until a window is full; what was claimed stays in flight."""
+    process = started(command, "-q")
     for line in (b"a\n", b"b\n"):
-        process.stdin.write(line)
-        process.stdin.flush()
+        cli.feed(process, line)
         assert process.stdout.readline() == line
     process.communicate(timeout=60)
     assert process.returncode == 0
+    with UriFilter.open("default") as news:
+        assert {each.item for each in news.in_flight()} == ({"a", "b"} if command == "claim" else set())
 
 
 @pytest.mark.slow
-def test_kill_9_costs_at_most_a_window(tmp_path):
+def test_kill_9_costs_at_most_a_window(precise, tmp_path):
     """A kill -9 costs what the page about pipes says: at most one window's lines are remembered and not printed."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(60_000)))
     out = tmp_path / "out"
     with out.open("wb") as file:
@@ -429,31 +416,31 @@ def test_kill_9_costs_at_most_a_window(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
-def test_server_dies_under_way(make_server, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["dedupe", "claim"])
+def test_server_dies_under_way(make_server, tmp_path, monkeypatch, started, command):
     """The server is killed: lines known to be new are out, the message is short, and none is printed twice."""
     server = make_server("redis70", appendonly="yes", appendfsync="always")
     monkeypatch.setenv("URIFILTER_REDIS_URL", server.url)
-    make()
+    UriFilter.create("precise", capacity=100_000, error_rate=1e-8).close()
     lines = urls(30_000)
-    process = cli.start("dedupe", "--filter", "precise")
-    process.stdin.write(joined(lines[:100]))
-    process.stdin.flush()
+    process = started(command, "-q", "--filter", "precise")
+    cli.feed(process, joined(lines[:100]))
     first = b"".join(process.stdout.readline() for _ in range(100))
     server.kill()
-    process.stdin.write(joined(lines[100:200]))
-    process.stdin.flush()
+    cli.feed(process, joined(lines[100:200]))
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert b"Traceback" not in err
     assert len(err.strip().splitlines()) == 1
+    for other in (["commit"], ["release"], ["reclaim"], ["beat", "1234567890abcdef"]):
+        assert str(server.port) in cli.run(*other, "--filter", "precise", given=b"a\n", code=2)[1]
     server.start()
-    second, _ = cli.run("dedupe", "--filter", "precise", given=joined(lines[:200]))
+    second, _ = cli.run(command, "--filter", "precise", given=joined(lines[:200]))
     assert first + out + second == joined(lines[:200])
 
 
-def test_check(tmp_path):
+def test_check(precise, tmp_path):
     """Seen or new before each line, nothing inserted; exit 0 if any was seen, 1 if none."""
-    make()
     cli.run("add", "--filter", "precise", given=b"a\nb\n")
     for _ in range(2):
         assert cli.run("check", "--filter", "precise", given=b"a\nx\r\nb")[0] == b"seen\ta\nnew\tx\nseen\tb\n"
@@ -461,18 +448,16 @@ def test_check(tmp_path):
     assert cli.run("check", "--filter", "precise", given=b"", code=1)[0] == b""
 
 
-def test_check_new(tmp_path):
+def test_check_new(precise, tmp_path):
     """--new prints only what is not in the filter; exit 0 if there is any, else 1."""
-    make()
     cli.run("add", "--filter", "precise", given=b"a\nb\n")
     assert cli.run("check", "--new", "--filter", "precise", given=b"a\nx\nb\ny")[0] == b"x\ny\n"
     assert cli.run("check", "--new", "--filter", "precise", given=b"a\n", code=1)[0] == b""
     assert cli.run("check", "--filter", "precise", tmp_path / "none", code=2)[0] == b""
 
 
-def test_add_and_forget():
+def test_add_and_forget(precise):
     """Add prints no lines and says what it did; forget makes new again."""
-    make()
     out, err = cli.run("add", "--filter", "precise", given=b"a\nb\na\n")
     assert (out, err) == (b"", "3 lines: 2 added to filter precise, 1 were there\n")
     out, err = cli.run("forget", "--filter", "precise", given=b"a\nx\n")
@@ -489,13 +474,16 @@ def test_json_summaries():
     assert (json.loads(out), err) == (expected, "")
 
 
-@pytest.mark.parametrize("command", ["add", "check", "dedupe", "forget"])
+@pytest.mark.parametrize("command", ["add", "check", "claim", "commit", "dedupe", "forget", "reclaim", "release"])
 def test_filter_that_is_not_there(command):
-    """A named filter is not made by accident: the message says how to make it."""
+    """A named filter is not made by accident; of the commands that name none, only some make the default one."""
     out, err = cli.run(command, "--filter", "nope", given=b"a\n", code=2)
-    assert out == b""
-    assert "there is no such filter" in err
+    assert (out, "there is no such filter" in err) == (b"", True)
     assert "urifilter create nope --capacity" in err
+    if command in {"add", "claim", "dedupe"}:
+        cli.run(command, given=b"a\n")
+    else:
+        assert "filter 'default'" in cli.run(command, given=b"a\n", code=2)[1]
 
 
 def test_over_capacity_is_said():
@@ -508,9 +496,8 @@ def test_over_capacity_is_said():
 
 
 @pytest.mark.slow
-def test_progress_only_on_a_terminal(tmp_path):
+def test_progress_only_on_a_terminal(precise, tmp_path):
     """On a terminal there is progress; the summary comes after it."""
-    make()
     (tmp_path / "urls").write_bytes(joined(urls(20_000)))
     main, terminal = os.openpty()
     process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls", stderr=terminal, stdout=subprocess.DEVNULL)

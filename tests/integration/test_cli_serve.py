@@ -12,13 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support import cli
 from support.servers import free_port, wait_until
-from support.service import Service, ask, request
-from urifilter_redis.cli.daemon import running
+from support.service import Service, alone, ask, request, state, workers
 
 from urifilter_redis import UriFilter
 from urifilter_redis.extras import how_to_get
@@ -75,86 +73,19 @@ def refused(*arguments, code=2, **env) -> str:
     return text
 
 
-# several workers
-
-
-def workers(service, count=2) -> list[int]:
-    """Return the workers, in the order of their start, when there have been so many and all take requests."""
-    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
-    assert len(_started(service)) == count
-    return _started(service)
-
-
-def _started(service) -> list[int]:
-    return list(map(int, re.findall(r"Started server process \[(\d+)\]", service.log())))
-
-
-def lives(process) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-@contextlib.contextmanager
-def alone(service, worker):
-    """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
-    others = [each for each in (service.process.pid, *_started(service)) if each != worker and lives(each)]
-    for each in others:
-        os.kill(each, signal.SIGSTOP)
-    try:
-        for each in others:
-            path = Path(f"/proc/{each}/stat")
-            wait_until(lambda path=path: path.read_text().rpartition(")")[2].split()[0] == "T", "it does not stop")
-        yield
-    finally:
-        for each in reversed(others):
-            os.kill(each, signal.SIGCONT)
-
-
 # settings
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "env", "said"),
-    [
-        (
-            ["--workers", "0", "--log-format", "xml", "--archive", "mongodb://me:hunter2@host"],
-            "x = 1\npath = ''\nlimits.item = 0\n[filters.a]\ncapacity = 0\n[[tokens]]\nname = 'a'\ndigest = 'hunter2'",
-            {"URIFILTER_LIMITS__BODY": "1"},
-            [
-                "  workers: ",
-                "  log_format: ",
-                "  path: ",
-                "  x: there is no setting x; there are archive, ",
-                "  limits.item: ",
-                "  limits.body: ",
-                "  filters.a: capacity is a whole number from 1 up",
-                "  tokens.0: digest is sha256: and 64 hex digits",
-                "  archive: ",
-            ],
-        ),
-        ([], NEWS, {"URIFILTER_HOST": "0.0.0.0"}, ["host 0.0.0.0 is not this machine alone", "`urifilter token new"]),
-        ([], "port = x", {}, ["settings.toml"]),
-        (
-            [],
-            NEWS,
-            {"URIFILTER_REDIS_URL": "redis://:hunter2@host:port/0"},
-            ["  redis_url: ", "redis://localhost:6379/0"],
-        ),
-        (["--settings", "none.toml"], NEWS, {}, ["none.toml"]),
-    ],
-    ids=["several", "host", "no TOML", "redis", "no file"],
-)
-def test_wrong_settings(arguments, settings, env, said, any_server, tmp_path):
+def test_wrong_settings(any_server, tmp_path):
     """It does not start: exit 2 with the name of each and what is allowed; no secret is told, no filter made."""
     file = tmp_path / "settings.toml"
-    file.write_text(settings)
-    env = {"URIFILTER_REDIS_URL": any_server.url, "URIFILTER_SETTINGS": str(file)} | env
-    text = refused(*arguments, **env)
-    for each in said:
-        assert each in text
+    file.write_text(
+        "x = 1\npath = ''\nlimits.item = 0\n[filters.a]\ncapacity = 0\n[[tokens]]\nname = 'a'\ndigest = 'hunter2'"
+    )
+    env = {"URIFILTER_REDIS_URL": any_server.url, "URIFILTER_SETTINGS": str(file), "URIFILTER_LIMITS__BODY": "1"}
+    text = refused("--workers", "0", "--log-format", "xml", "--archive", "mongodb://me:hunter2@host", **env)
+    names = ["workers", "log_format", "path", "x", "limits.item", "limits.body", "filters.a", "tokens.0", "archive"]
+    assert [each for each in names if f"  {each}: " not in text] == []
     assert "hunter2" not in text
     assert any_server.ask("keys") == []
 
@@ -308,6 +239,10 @@ def test_ipv6(any_server):
 # workers
 
 
+def lives(process) -> bool:
+    return state(process) not in {"", "Z"}
+
+
 def asked(service) -> list[int]:
     """Return which worker answered each question about items, by the log."""
     lines = [json.loads(line) for line in service.log().splitlines()[1:]]
@@ -444,143 +379,6 @@ def test_sigterm_at_the_very_start(count, seconds, any_server, tmp_path):
         process.communicate()
 
 
-# in the background
-
-
-class Daemon:
-    """A service in the background, as its user handles it."""
-
-    def __init__(self, folder, url) -> None:
-        self.pidfile, self.log, self.url = folder / "serve.pid", folder / "serve.log", url
-        self.port = 0
-
-    def arguments(self, *more) -> list:
-        files = ["--daemon", "--pidfile", self.pidfile, "--log-file", self.log]
-        return ["serve", "--redis", self.url, "--port", 0, *files, *more]
-
-    def start(self, *more) -> int:
-        """Start it; return its process."""
-        before = len(self.listened())
-        out, err = cli.run_process(*self.arguments(*more), env=os.environ | {"TMPDIR": str(self.log.parent)})
-        process = int(self.pidfile.read_text())
-        assert (out, err) == (b"", f"runs as process {process}; log: {self.log}\n")
-        wait_until(lambda: len(self.listened()) > before, "it does not listen")
-        self.port = self.listened()[-1]
-        return process
-
-    def listened(self) -> list[int]:
-        """Return the ports that its log tells."""
-        text = self.log.read_text() if self.log.exists() else ""
-        line = rf"^listens at http://127\.0\.0\.1:(\d+) \(older interface: {DEFAULT_PATH}\)$"
-        found = re.findall(line, text, re.MULTILINE)
-        return list(map(int, found))
-
-    def ask(self, data) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
-            connection.sendall(data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-            return connection.makefile("rb").read()
-
-    def status(self, code) -> str:
-        return cli.run("serve", "status", "--pidfile", self.pidfile, code=code)[0].decode()
-
-
-@pytest.fixture
-def daemon(any_server, tmp_path):
-    """A daemon that can be started; killed at the end if it runs."""
-    make(any_server.url)
-    made = Daemon(tmp_path, any_server.url)
-    yield made
-    if process := running(made.pidfile):
-        os.killpg(os.getpgid(process), signal.SIGKILL)
-        wait_until(lambda: not running(made.pidfile), "it does not die")
-
-
-@pytest.mark.slow
-def test_daemon(daemon):
-    """One at a time; it serves, and ``stop`` leaves no process behind."""
-    assert "does not run" in cli.run("serve", "stop", "--pidfile", daemon.pidfile, code=3)[1]
-    process = daemon.start("--workers", 2)
-    told = json.loads(cli.run("serve", "status", "--pidfile", daemon.pidfile, "--json")[0])
-    assert told == {"running": True, "process": process}
-    assert daemon.ask(asked_for(["a"])).endswith(b'"URI_list_unique":["a"],"total":1,"unique":1}')
-    out, err = cli.run(*daemon.arguments("--port", daemon.port), code=2)
-    assert out == b""
-    assert f"it runs already, as process {process}" in err
-    wait_until(lambda: daemon.log.read_text().count("startup complete") == 2, "the workers do not start")
-    processes = {process, *map(int, re.findall(r"server process \[(\d+)\]", daemon.log.read_text()))}
-    assert len(processes) == 3
-    assert cli.run("serve", "stop", "--pidfile", daemon.pidfile) == (b"", f"stopped process {process}\n")
-    wait_until(lambda: not any(map(lives, processes)), "something is left")
-    assert not daemon.pidfile.exists()
-    with pytest.raises(ConnectionRefusedError):
-        daemon.ask(b"")
-    assert "Traceback" not in daemon.log.read_text()
-    told = json.loads(cli.run("serve", "status", "--pidfile", daemon.pidfile, "--json", code=3)[0])
-    assert told == {"running": False, "process": None}
-
-
-@pytest.mark.slow
-def test_daemon_that_was_killed(daemon):
-    """The pidfile of one that was killed (-9) says nothing and blocks nobody."""
-    first = daemon.start()
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not running(daemon.pidfile), "it does not die")
-    assert daemon.status(3) == "not running\n"
-    second = daemon.start()
-    assert daemon.status(0) == f"running, process {second}\n"
-    assert daemon.ask(asked_for(["a"])).endswith(b'"unique":1}')
-    cli.run("serve", "stop", "--pidfile", daemon.pidfile)
-
-
-def test_daemon_with_wrong_settings(daemon, tmp_path):
-    """It is told where it was started, with exit 2, and nothing runs."""
-    file = tmp_path / "settings.toml"
-    file.write_text("[filters.news]\ncapacity = 5\n")
-    out, err = cli.run(*daemon.arguments("--settings", file), code=2)
-    assert out == b""
-    assert "capacity is 1000 and not 5" in err
-    assert not daemon.pidfile.exists()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [["--daemon", "--pidfile", "pid"], ["status"]],
-    ids=" ".join,
-)
-def test_daemon_wrong_use(wrong, any_server, tmp_path):
-    """Exit 2 with a message before anything listens, and nothing has been started."""
-    where = [] if wrong == ["status"] else ["--redis", any_server.url, "--port", 0]
-    out, err = cli.run("serve", *wrong, *where, code=2, cwd=tmp_path)
-    assert out == b""
-    assert "pidfile" in err
-    assert "listens" not in err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_pidfile_and_log_file_in_the_foreground(any_server, tmp_path):
-    """Without --daemon the pidfile is held too, for supervisors; and the log is where it was wanted."""
-    pidfile, log = tmp_path / "serve.pid", tmp_path / "serve.log"
-    with Service(any_server.url, "--pidfile", pidfile, "--log-file", log) as service:
-        assert pidfile.read_text() == f"{service.process.pid}\n"
-        _, err = cli.run("serve", "--redis", any_server.url, "--port", 0, "--pidfile", pidfile, code=2)
-        assert f"it runs already, as process {service.process.pid}" in err
-        cli.run("serve", "stop", "--pidfile", pidfile)
-        assert service.process.wait(60) == 0
-        assert "Application startup complete" in log.read_text()
-        assert "Application startup complete" not in service.log()
-
-
-@pytest.mark.parametrize("option", ["--log-file", "--pidfile"])
-@pytest.mark.parametrize("more", [[], ["--daemon", "--pidfile", "pid", "--log-file", "log"]], ids=["", "daemon"])
-def test_a_file_in_a_missing_folder(option, more, any_server, tmp_path):
-    """Exit 2 and one line that names option and folder, before anything is started."""
-    wrong = [*more, option, tmp_path / "nowhere" / "file"]
-    out, err = cli.run("serve", "--redis", any_server.url, "--port", 0, *wrong, code=2, cwd=tmp_path)
-    assert (out, err.count("\n")) == (b"", 1)
-    assert err.startswith(f"urifilter: {option} {tmp_path}/nowhere/file: there is no folder {tmp_path}/nowhere")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_log_file_that_is_rotated(count, any_server, tmp_path):
@@ -603,23 +401,6 @@ def test_log_file_that_is_rotated(count, any_server, tmp_path):
         assert old.read_text() == before
         assert all(map(lives, told))
         assert "startup complete" not in log.read_text()
-
-
-@pytest.mark.slow
-def test_log_of_a_daemon_that_is_rotated(daemon):
-    """What it says by other ways than its log goes to the new file, too."""
-    process = daemon.start()
-    daemon.log.rename(daemon.log.with_name("old"))
-    os.kill(process, signal.SIGHUP)
-
-    def is_new(number) -> bool:
-        return Path(f"/proc/{process}/fd/{number}").resolve() == daemon.log
-
-    wait_until(lambda: is_new(1) and is_new(2), "stderr stays with the old one")
-    assert "SIGHUP" in daemon.log.read_text()
-    assert daemon.status(0) == f"running, process {process}\n"
-    cli.run("serve", "stop", "--pidfile", daemon.pidfile)
-    assert "Finished server process" in daemon.log.read_text()
 
 
 # logs

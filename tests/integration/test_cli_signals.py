@@ -21,8 +21,7 @@ from urifilter_redis import UriFilter
 
 pytestmark = pytest.mark.slow
 
-COUNT = 15_000
-LINES = [b"https://example.com/some/longer/path/%d" % number for number in range(COUNT)]
+LINES = cli.urls(15_000)
 
 #: All that end a process by default and can be held back; of those for free use three, one of which has no name.
 ENDING = [
@@ -30,12 +29,10 @@ ENDING = [
     signal.SIGPROF, signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPOLL, signal.SIGPWR,
     signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMAX,
 ]  # fmt: skip
-#: Of each kind one; the others are for the slow tests.
-QUICK = {signal.SIGINT, signal.SIGRTMIN}
 
 
 def name_of(number) -> str:
-    return getattr(number, "name", f"signal {int(number)}")
+    return number if isinstance(number, str) else getattr(number, "name", f"signal {int(number)}")
 
 
 def first_quick(first, *others):
@@ -53,26 +50,14 @@ def _precise(there):
 def urls(tmp_path):
     """A file of many lines."""
     path = tmp_path / "urls"
-    path.write_bytes(b"".join(line + b"\n" for line in LINES))
+    path.write_bytes(cli.joined(LINES))
     return path
 
 
 @pytest.fixture
-def started():
-    """Start ``dedupe``; at the end it is killed if it still runs."""
-    processes = []
-
-    def start(*arguments, **options):
-        processes.append(cli.start("dedupe", "--filter", "precise", *arguments, **options))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None and not stream.closed:
-                stream.close()
+def started(started):
+    """Start a command about lines; at the end it is killed if it still runs."""
+    return lambda *more, command="dedupe", **options: started(command, "--filter", "precise", *more, **options)
 
 
 def second_run(lines) -> list[bytes]:
@@ -128,13 +113,24 @@ class Terminal:
 
 
 @pytest.mark.parametrize(
-    "number",
-    [pytest.param(each, marks=() if each in QUICK else pytest.mark.slow) for each in ENDING],
+    ("command", "number"),
+    [
+        *(("dedupe", each) for each in ENDING),
+        pytest.param("reclaim", signal.SIGTERM, marks=pytest.mark.quick),
+        ("reclaim", signal.SIGINT),
+        ("claim", signal.SIGINT),
+        ("claim", signal.SIGHUP),
+    ],
     ids=name_of,
 )
-def test_signal_while_the_reader_is_slow(urls, started, number):
-    """Each signal that ends a process: what the reader may not have read is printed by the next run."""
-    process = started(urls)
+def test_signal_while_the_reader_is_slow(there, urls, started, command, number):
+    """Each signal that ends a process: what the reader may not have read is printed by the next run, or given back."""
+    arguments = [urls]
+    if command == "reclaim":
+        with UriFilter.open("precise") as precise, precise.claims() as mine:
+            mine.claim_many(LINES)
+        arguments = ["--limit", len(LINES)]
+    process = started(*arguments, command=command)
     printed = process.stdout.read(10_000)
     process.send_signal(number)
     process.stdout.close()
@@ -162,28 +158,20 @@ def test_terminal_is_closed(urls, started, read, ignored):
     assert missing(printed) == 0
 
 
-def test_terminal_is_closed_before_it_has_shown_the_last_lines(started):
-    """Lines that went to the terminal, and that it has not read when it is closed, are new again."""
+@pytest.mark.parametrize("ends", [False, True], ids=["input goes on", "input ends"])
+def test_terminal_is_closed_before_it_has_shown_the_last_lines(started, ends):
+    """Lines that went to the terminal, and that it has not read when it is closed, are new again.
+
+    If nothing is left to be written then, that is seen before the end, too, without SIGHUP.
+    """
     terminal, lines = Terminal(), LINES[:20]
-    process = terminal.start(started)
-    process.stdin.write(b"".join(line + b"\n" for line in lines))
-    process.stdin.flush()
+    process = terminal.start(started, ignored=[signal.SIGHUP] if ends else ())
+    cli.feed(process, cli.joined(lines))
     terminal.wait()
     terminal.close()
-    assert process.wait(60) == 128 + signal.SIGHUP
-    assert second_run(lines) == lines
-
-
-def test_terminal_is_closed_and_input_ends(started):
-    """Nothing is left to be written when the terminal is closed: that is seen before the end, too, without SIGHUP."""
-    terminal, lines = Terminal(), LINES[:20]
-    process = terminal.start(started, ignored=[signal.SIGHUP])
-    process.stdin.write(b"".join(line + b"\n" for line in lines))
-    process.stdin.flush()
-    terminal.wait()
-    terminal.close()
-    process.stdin.close()
-    assert process.wait(60) == 2
+    if ends:
+        process.stdin.close()
+    assert process.wait(60) == (2 if ends else 128 + signal.SIGHUP)
     assert second_run(lines) == lines
 
 
@@ -193,8 +181,7 @@ def test_terminal_of_the_messages_is_closed(urls, started, tmp_path):
     with out.open("wb") as file:
         process = terminal.start(started, ignored=[signal.SIGHUP], stdout=file)
         data = urls.read_bytes()
-        process.stdin.write(data[: len(data) // 2])
-        process.stdin.flush()
+        cli.feed(process, data[: len(data) // 2])
         wait_until(lambda: out.stat().st_size > len(data) // 3, "no output")
         terminal.close()
         process.stdin.write(data[len(data) // 2 :])
@@ -219,8 +206,7 @@ def test_what_is_ignored_stays_ignored(started):
     numbers = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1]
     process = started(preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in numbers])
     for line in (b"a\n", b"b\n"):
-        process.stdin.write(line)
-        process.stdin.flush()
+        cli.feed(process, line)
         assert process.stdout.readline() == line
         for number in numbers:
             process.send_signal(number)
@@ -231,13 +217,11 @@ def test_what_is_ignored_stays_ignored(started):
 def hold(server, started):
     """Return a process that has sent a window, and waits for the server's answer."""
     process = started()
-    process.stdin.write(LINES[0] + b"\n")
-    process.stdin.flush()
+    cli.feed(process, LINES[0] + b"\n")
     assert process.stdout.readline() == LINES[0] + b"\n"  # by now the filter is open
     with server.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        process.stdin.write(b"".join(line + b"\n" for line in LINES[:1000]))
-        process.stdin.flush()
+        cli.feed(process, cli.joined(LINES[:1000]))
         wait_until(lambda: admin.info("clients")["blocked_clients"], "nothing was sent")
     return process
 
@@ -267,8 +251,7 @@ def test_signal_that_comes_twice(there, started, number):
 def test_signal_while_two_windows_are_under_way(there, urls, started, number):
     """The lines of both are printed, or new again."""
     process = started("-", urls)
-    process.stdin.write(b"first\n")
-    process.stdin.flush()
+    cli.feed(process, b"first\n")
     assert process.stdout.readline() == b"first\n"  # by now the filter is open
     with there.client() as admin:
         admin.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
@@ -293,8 +276,7 @@ def test_ctrl_c_again(there, started):
 def test_temporary_filter_is_dropped(there, started, number):
     """A signal leaves no filter that nobody knows of."""
     process = started("--temporary")
-    process.stdin.write(b"a\n")
-    process.stdin.flush()
+    cli.feed(process, b"a\n")
     assert process.stdout.readline() == b"a\n"
     process.send_signal(number)
     assert process.wait(60) == 128 + number
@@ -330,8 +312,7 @@ def test_other_commands_that_stream(command, ages):
     with UriFilter.open("precise") as precise, cli.start(command, "--filter", "precise") as process:
         precise.insert(b"there")
         precise.claims(beats=False).claim(b"in flight")
-        process.stdin.write(b"there\nin flight\nother\n")
-        process.stdin.flush()
+        cli.feed(process, b"there\nin flight\nother\n")
         wait_until(lambda: precise.ages([b"there", b"in flight", b"other"]) == ages, "nothing was done")
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")

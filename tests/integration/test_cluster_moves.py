@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support import cli
 from support.clock import Clock
+from support.cluster_run import Run
 from support.servers import PATIENCE, suspend, wait_until
 from support.shard_keys import shard_key
 from support.tags import slot_of
@@ -294,3 +296,27 @@ def test_nobody_has_a_slot(make_server, clients):
     assert alone.client().execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
     news = clients.create("news", redis=alone.url, **PRECISE)
     assert news.insert_many(ITEMS) == [True] * 300
+
+
+#: Masters that are killed, one after the other, in each run.
+ROUNDS = int(os.environ.get("TEST_URIFILTER_ROUNDS", "1"))
+SEED = int(os.environ.get("TEST_URIFILTER_SEED", "1"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("wait_replicas", [0, 1])
+def test_a_master_is_killed(tmp_path, wait_replicas):
+    """Each URI is new once, and once more for each failover that has lost its acknowledged write.
+
+    With ``wait_replicas=1`` there are no such losses.
+    """
+    with Run(tmp_path, wait_replicas, SEED) as run:
+        for _ in range(ROUNDS):
+            run.round(3)
+            if wait_replicas:
+                run.stall(1)
+        counts = run.finish()
+    assert counts.wrong == {}, counts
+    assert (counts.unreplicated > 0) == (wait_replicas == 0)
+    assert counts.asked > 1000
+    assert counts.moved > 5

@@ -23,7 +23,6 @@ from urifilter_redis import (
     BadItem,
     ConfigMismatch,
     FilterNotFound,
-    Restoring,
     ServerFull,
     ServerUnavailable,
     SliceLost,
@@ -663,24 +662,6 @@ def test_growing(server):
     new, slices = asyncio.run(run())
     assert new == 1000
     assert len(slices) > 2
-
-
-def test_restoring(server):
-    """Callers wait for the end of a restore as long as ``Timeouts.restoring`` says, or hear Restoring."""
-    create(server)
-    meta = "urifilter:{news:0}:meta"
-
-    async def run(admin, timeouts):
-        async with AsyncUriFilter.open("news", redis=server.url, timeouts=timeouts) as news:
-            admin.hset(meta, "phase", "restoring")
-            tasks = asked(news.insert, *"abc")
-            await asyncio.wait(tasks, timeout=0.2)
-            admin.hset(meta, "phase", "idle")
-            return await asyncio.gather(*tasks, return_exceptions=True)
-
-    with server.client() as admin:
-        assert {type(each) for each in asyncio.run(run(admin, None))} == {Restoring}
-        assert asyncio.run(run(admin, Timeouts(restoring=10))) == [True] * 3
 
 
 def test_a_refused_call_that_runs_late(make_server):

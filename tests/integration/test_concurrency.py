@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import collections
-import os
-import random
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import pytest
 from support import crawler
@@ -31,22 +28,6 @@ def test_eight_processes(valkey, tmp_path, count):
     assert UriFilter.open("news", redis=valkey.url).inserted() == count + 1  # and the warm-up
 
 
-@pytest.mark.slow
-def test_threads_share_one_filter_object(server):
-    """16 threads on one object: the answers "new" add up exactly."""
-    news = UriFilter.create("news", redis=server.url, capacity=100_000, error_rate=1e-8, shards=3)
-    told = collections.Counter()
-
-    def insert_all(seed: int) -> None:
-        uris = random.Random(seed).sample(range(3000), 3000)
-        for start in range(0, 3000, 100):
-            told.update(news.unique(uris[start : start + 100]))
-
-    together(partial(insert_all, seed) for seed in range(16))
-    assert sorted(told) == list(range(3000))
-    assert set(told.values()) == {1}
-
-
 def test_many_create_one_filter(server):
     """20 processes' worth of creators at once, with seeds left open: one filter, one uid, one seed."""
     made, all_there = [], threading.Barrier(20)
@@ -58,27 +39,6 @@ def test_many_create_one_filter(server):
     together(create for _ in range(20))
     assert len({(each.config.uid, each.config.seed) for each in made}) == 1
     assert sum(each.insert("a") for each in made) == 1
-
-
-def test_forked_children_are_clients_of_their_own(server):
-    """A child has its own client id and slots: its calls never meet its parent's records."""
-    news = UriFilter.create("news", redis=server.url, capacity=10_000, error_rate=1e-8)
-    news.insert("before")
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            answer = (news._session.ids.client, news.insert("both"), news.insert("child"))
-            os.write(write, repr(answer).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
-    client, *answers = eval(os.read(read, 1000))
-    os.close(read)
-    assert client != news._session.ids.client
-    assert answers == [True, True]
-    assert news.insert_ages(["both", "child", "before", "parent"]) == [1, 1, 1, 0]
 
 
 @pytest.mark.nightly

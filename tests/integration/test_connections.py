@@ -1,4 +1,7 @@
-"""More callers than connections: they wait for a free one, in their order, and nobody is refused for that."""
+"""Connections: more callers than there are wait for a free one, in their order, and nobody is refused for that.
+
+One awaited client in several event loops and processes has connections of its own in each, or is clearly refused.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,16 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
+from support import mongo
+from support.forked import in_child
 from support.interrupts import Interrupt
 from support.proxy import Proxy
 from support.servers import wait_until
 from support.together import together
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import AsyncUriFilter, FilterAPIError, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.engine import driver
+from urifilter_redis.sdk import AsyncFilterAPIClient
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,6 +54,11 @@ def connections(server) -> set[str]:
     """The connections to the server, but for the one that asks; those of earlier tests may end meanwhile."""
     with server.client() as admin:
         return {each["id"] for each in admin.client_list()} - {str(admin.client_id())}
+
+
+def library_of(clients):
+    """Return the part of redis-py whose clients these filters take."""
+    return redis.asyncio if clients.awaited else redis
 
 
 def in_threads(count, work):
@@ -147,48 +158,30 @@ def test_a_client_that_is_given(any_server):
     assert asyncio.run(run()) == 30
 
 
-def test_a_client_that_is_given_has_its_connections_back(any_server):
+def test_a_client_that_is_given_has_its_connections_back(clients, any_server):
     """Between the filter's calls its owner has all connections of its pool."""
     made(any_server).close()
-    only = {"max_connections": 1, "protocol": 2}
-    with redis.Redis.from_url(any_server.url, **only) as client, UriFilter.open("news", redis=client) as news:
-        for n in range(3):
-            assert (news.insert(f"a{n}"), client.ping()) == (True, True)
-
-    async def run():
-        async with redis.asyncio.Redis.from_url(any_server.url, **only) as client:
-            news = await AsyncUriFilter.open("news", redis=client)
-            return [(await news.insert(f"b{n}"), await client.ping()) for n in range(3)]
-
-    assert asyncio.run(run()) == [(True, True)] * 3
+    client = library_of(clients).Redis.from_url(any_server.url, max_connections=1, protocol=2)
+    news = clients.open("news", redis=client)
+    for n in range(3):
+        assert (news.insert(f"a{n}"), clients.wait(client.ping())) == (True, True)
+    clients.wait(client.aclose() if clients.awaited else client.close())
 
 
 @pytest.mark.quick
-def test_a_connection_that_the_server_has_closed(server, monkeypatch):
+def test_a_connection_that_the_server_has_closed(clients, server, monkeypatch):
     """It is replaced before anything is sent over it, so no answer is lost for that; and no connection is left over."""
     sent, perform, awaited = [], driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: sent.append(step) or perform(step, sender))
     monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: sent.append(step) or awaited(step, sender))
     made(server).close()
-
-    def hang_up() -> None:
+    news = clients.open("news", redis=server.url, connections=2)
+    for n in range(3):
         server.ask("execute_command", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         wait_until(lambda: connected(server) == 0, "connections are still there")
+        clients.let_pass(0.01)  # a loop hears of it
         sent.clear()
-
-    with UriFilter.open("news", redis=server.url, connections=2) as news:
-        for n in range(3):
-            hang_up()
-            assert (news.insert(f"a{n}"), len(sent), connected(server)) == (True, 1, 1)
-
-    async def run():
-        async with await AsyncUriFilter.open("news", redis=server.url, connections=2) as news:
-            for n in range(3):
-                hang_up()
-                await asyncio.sleep(0.01)  # the loop hears of it
-                assert (await news.insert(f"b{n}"), len(sent), connected(server)) == (True, 1, 1)
-
-    asyncio.run(run())
+        assert (news.insert(f"a{n}"), len(sent), connected(server)) == (True, 1, 1)
 
 
 def test_tasks_in_their_order(any_server):
@@ -451,56 +444,28 @@ class Liar(Proxy):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b":1\r\n", b"*2\r\n:0\r\n:0\r\n", b"*1\r\n+OK\r\n"])
-@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_reply_that_is_not_the_commands(any_server, kind, reply):
+def test_a_reply_that_is_not_the_commands(any_server, clients, reply):
     """It counts as lost: the connection is closed, and the call is sent again under its id, over another."""
     made(any_server).close()
     with Liar(any_server.port) as proxy:
         proxy.reply = reply
-        if kind == "blocking":
-            with UriFilter.open("news", redis=proxy.url) as news:
-                proxy.lies = 1
-                answers = news.insert("a"), news.insert("a")
-        else:
-
-            async def ask():
-                async with await AsyncUriFilter.open("news", redis=proxy.url, coalesce=False) as news:
-                    proxy.lies = 1
-                    return await news.insert("a"), await news.insert("a")
-
-            answers = asyncio.run(ask())
-        assert answers == (True, False)
+        with clients.open("news", redis=proxy.url) as news:
+            proxy.lies = 1
+            assert (news.insert("a"), news.insert("a")) == (True, False)
         assert (proxy.lies, proxy.connected) == (0, 2)
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_client_that_waits_for_ever_is_given(any_server, kind):
+def test_a_client_that_waits_for_ever_is_given(any_server, clients):
     """Its own patience, and its own retries, do not count: ``timeouts=`` holds."""
     made(any_server).close()
-    timeouts = Timeouts(connect=0.1, reply=0.1, total=0)
-    forever = {"socket_timeout": None, "socket_connect_timeout": None}
-    if kind == "blocking":
-        retry = Retry(ConstantBackoff(3600), 10)
-        with (
-            redis.Redis.from_url(any_server.url, retry=retry, **forever) as client,
-            UriFilter.open("news", redis=client, timeouts=timeouts) as news,
-            pytest.raises(ServerUnavailable),
-            suspended(any_server),
-        ):
-            news.contains("a")
-        return
-
-    async def ask():
-        retry = AsyncRetry(ConstantBackoff(3600), 10)
-        async with (
-            redis.asyncio.Redis.from_url(any_server.url, retry=retry, **forever) as client,
-            await AsyncUriFilter.open("news", redis=client, timeouts=timeouts) as news,
-        ):
-            with pytest.raises(ServerUnavailable), suspended(any_server):
-                await news.contains("a")
-
-    asyncio.run(ask())
+    retry = (AsyncRetry if clients.awaited else Retry)(ConstantBackoff(3600), 10)
+    forever = {"socket_timeout": None, "socket_connect_timeout": None, "retry": retry}
+    client = library_of(clients).Redis.from_url(any_server.url, **forever)
+    news = clients.open("news", redis=client, timeouts=Timeouts(connect=0.1, reply=0.1, total=0))
+    with pytest.raises(ServerUnavailable), suspended(any_server):
+        news.contains("a")
+    clients.wait(client.aclose() if clients.awaited else client.close())
 
 
 @contextlib.contextmanager
@@ -510,3 +475,184 @@ def suspended(server):
         yield
     finally:
         server.resume()
+
+
+ITEMS = [f"u{i}" for i in range(300)]
+
+
+def opened(server):
+    """Make the filter, and open it by the awaited client, in no loop that goes on."""
+    made(server).close()
+    return asyncio.run(AsyncUriFilter.open("news", redis=server.url))
+
+
+def test_a_second_run(server):
+    """Each ``asyncio.run`` gets its answers over connections of its own."""
+    news = opened(server)
+    for n in range(5):
+        assert asyncio.run(news.insert_ages([f"{n}/a", f"{n}/b"])) == [0, 0]
+        assert asyncio.run(news.unique([f"{n}/a", f"{n}/c"])) == [f"{n}/c"]
+    asyncio.run(news.close())
+
+
+def test_many_runs(service, any_server, admin):
+    """Each run ends with its connections: neither this process nor the server runs out of them."""
+    news = opened(any_server)
+    UriFilter.create("sdk", redis=any_server.url, capacity=10_000).close()
+    api = AsyncFilterAPIClient(service.url)
+
+    def descriptors() -> int:
+        return len(os.listdir("/dev/fd"))
+
+    clients, before = len(admin.client_list()), descriptors()
+    for n in range(40):
+        assert asyncio.run(news.insert(f"{n}")) is True
+        assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
+    assert descriptors() <= before
+    assert len(admin.client_list()) <= clients + 2  # the service's own
+
+
+def test_loops_in_turn(server):
+    """A loop whose connections wait finds them again."""
+    news = opened(server)
+    loops = [asyncio.new_event_loop() for _ in range(3)]
+    try:
+        for n in range(9):
+            assert loops[n % 3].run_until_complete(news.insert(f"{n}")) is True
+            assert loops[(n + 1) % 3].run_until_complete(news.insert(f"{n}")) is False
+        for loop in loops:
+            loop.run_until_complete(news.close())
+    finally:
+        for loop in loops:
+            loop.close()
+
+
+@pytest.mark.skipif(mongo.kind() == "mongomock", reason="mongomock has no awaited client: set TEST_URIFILTER_MONGOECO")
+def test_a_second_run_with_an_archive(any_server, mongodb):
+    """The archive's connections are a loop's, too."""
+    UriFilter.create("news", redis=any_server.url, capacity=1000, archive=mongodb).close()
+    news = asyncio.run(AsyncUriFilter.open("news", redis=any_server.url, archive=mongodb))
+    for n in range(3):
+        assert asyncio.run(news.insert(f"{n}")) is True
+        assert asyncio.run(news.checkpoint()).number == n + 1
+    asyncio.run(news.close())
+
+
+def test_a_client_of_another_loop(any_server, admin):
+    """A client that was given belongs to one loop: elsewhere nothing is sent, and the error says what to do."""
+    made(any_server).close()
+    client = redis.asyncio.Redis.from_url(any_server.url)
+
+    async def first():
+        news = await AsyncUriFilter.open("news", redis=client)
+        assert await news.insert("a") is True
+        await client.aclose()
+        return news
+
+    news = asyncio.run(first())
+    admin.config_resetstat()
+    with pytest.raises(UriFilterError, match="belongs to another event loop or process: open the filter anew"):
+        asyncio.run(news.insert("b"))
+    assert "cmdstat_evalsha" not in admin.info("commandstats")
+    assert news.unresolved == []
+
+
+def test_a_forked_child_with_a_loop_of_its_own(server):
+    """Parent and child ask at the same time, each over its own connections: each item is new to one of them."""
+    news = opened(server)
+
+    async def ask(items):
+        answers = await asyncio.gather(*(news.insert(item) for item in items))
+        await news.close()
+        return [item for item, new in zip(items, answers, strict=True) if new]
+
+    async def parent():
+        assert await news.insert_ages(["opened"]) == [0]
+        theirs = asyncio.get_running_loop().run_in_executor(None, in_child, lambda: asyncio.run(ask(ITEMS[::-1])))
+        ours = [item for item in ITEMS if await news.insert(item)]
+        return ours, await theirs
+
+    ours, theirs = asyncio.run(parent())
+    assert sorted([*ours, *theirs]) == sorted(ITEMS)
+
+
+async def refused_in_child(ask) -> str:
+    """Fork in the middle of a loop; return the error that ``ask`` raises in the child."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            await ask()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)  # noqa: ASYNC222 - it has ended
+    return said
+
+
+def test_a_forked_child_in_its_parents_loop(any_server):
+    """It is refused before anything is sent, and the parent goes on."""
+    news = opened(any_server)
+
+    async def parent():
+        assert await news.insert("a") is True
+        said = await refused_in_child(lambda: news.insert("b"))
+        assert said.startswith("UriFilterError: no event loop of asyncio runs here")
+        assert [await news.insert(item) for item in ("a", "b", "c")] == [False, True, True]
+        await news.close()
+
+    asyncio.run(parent())
+
+
+def test_the_sdk_in_several_loops(service, any_server):
+    """The SDK's awaited client likewise: a second run, and a child in its parent's loop."""
+    UriFilter.create("sdk", redis=any_server.url, capacity=1000).close()
+    api = AsyncFilterAPIClient(service.url)
+    for n in range(3):
+        assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
+
+    async def parent():
+        assert await api.insert_ages("sdk", ["a"]) == [0]
+        said = await refused_in_child(lambda: api.insert_ages("sdk", ["b"]))
+        assert said.startswith(f"{FilterAPIError.__name__}: no event loop of asyncio runs here")
+        assert await api.insert_ages("sdk", ["b"]) == [0]
+        await api.close()
+
+    asyncio.run(parent())
+
+
+def test_a_stop_while_it_closes(server):
+    """A process that is stopped in the middle of closing a client goes on without an error."""
+
+    async def crawler():
+        timeouts = Timeouts(connect=0.2, total=60)
+        news = await AsyncUriFilter.create("news", redis=server.url, capacity=1000, timeouts=timeouts)
+        assert await news.insert("a")
+        closing = asyncio.create_task(news.close())
+        while not closing.done():
+            await asyncio.sleep(0)
+            time.sleep(0.25)  # noqa: ASYNC251 - longer than a connection may take to close
+        await closing
+
+    asyncio.run(crawler())
+
+
+@pytest.mark.quick
+def test_no_loop_of_asyncio(any_server):
+    """Under trio, say, whose loop is none of asyncio's: the error says so, and no RuntimeError of asyncio's comes."""
+    opening = AsyncUriFilter.open("news", redis=any_server.url)
+    with pytest.raises(UriFilterError, match="no event loop of asyncio runs here.*trio"):
+        opening.send(None)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("begin", "more"), [("open", {}), ("create", {"capacity": 1000})])
+def test_a_forgotten_await(any_server, begin, more):
+    """What ``open`` and ``create`` return is no filter yet: the error says what is missing."""
+    opening = getattr(AsyncUriFilter, begin)("news", redis=any_server.url, **more)
+    with pytest.raises(AttributeError, match="has no 'insert': await it first"):
+        opening.insert("a")
+    assert not hasattr(opening, "unique")
+    opening.close()

@@ -8,11 +8,12 @@ import contextlib
 import doctest
 import inspect
 import io
-import os
 import re
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -99,10 +100,7 @@ def test_example_of_a_function(any_server, monkeypatch, function):
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     UriFilter.create("news", capacity=10).close()
     names = {each.__name__: each for each in (drop_filter, list_filters, Timeouts)}
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(function))
-    assert examples
-    for example in examples:
-        assert asyncio.run(run(example.source, names)) == example.want
+    asyncio.run(check(inspect.getdoc(function), names))
 
 
 @pytest.mark.parametrize("name", errors.__all__)
@@ -126,21 +124,15 @@ def test_example_of_an_archive(any_server, monkeypatch, tmp_path, documented):
     backend = backends.open_backend(url)
     drive(export.export(backend, "news", Path("news.urifilter"), lambda *_: None))
     names = {each.__name__: each for each in WITHOUT_A_CLIENT} | {"drive": drive, "Path": Path, "backend": backend}
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(documented))
-    assert examples
-    for example in examples:
-        source = example.source.replace("file:///srv/uris", url).replace("redis://localhost:6379/0", any_server.url)
-        assert asyncio.run(run(source, names)) == example.want.replace("file:///srv/uris", url)
+    own = {"file:///srv/uris": url, "redis://localhost:6379/0": any_server.url}
+    asyncio.run(check(inspect.getdoc(documented), names, own))
 
 
 @pytest.mark.parametrize("name", sorted({*settings.__all__} - {"is_loopback"}))
 def test_example_of_a_setting(name):
     """Each example of the service's settings does what it says."""
     names = {each: getattr(settings, each) for each in settings.__all__}
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(names[name]))
-    assert examples
-    for example in examples:
-        assert asyncio.run(run(example.source, names)) == example.want
+    asyncio.run(check(inspect.getdoc(names[name]), names))
 
 
 def test_types_that_are_returned_are_public():
@@ -173,9 +165,17 @@ async def run(source: str, names: dict[str, object]) -> str:
     return printed.getvalue()
 
 
-def wanted(example: doctest.Example) -> str:
-    want = example.want.replace("redis://localhost:6379/0", os.environ["URIFILTER_REDIS_URL"])
-    return want if example.exc_msg is None else f"Traceback (most recent call last):\n{example.exc_msg}"
+async def check(text: str, names: dict[str, object], own: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run the examples of a docstring in turn: each does what it says, where ``own`` has the test's addresses."""
+    examples = doctest.DocTestParser().get_examples(text)
+    assert examples, "there is no example"
+    for example in examples:
+        raised = example.exc_msg
+        source, want = example.source, f"Traceback (most recent call last):\n{raised}" if raised else example.want
+        for said, ours in own.items():
+            source, want = source.replace(said, ours), want.replace(said, ours)
+        found = await run(source, names)
+        assert doctest.OutputChecker().check_output(want, found, FLAGS), (source, found)
 
 
 @pytest.mark.parametrize(("name", "text"), [*documented(CLASSES), *documented_classes()])
@@ -183,8 +183,6 @@ def test_example(any_server, monkeypatch, folder, name, text):
     """Each example does what it says."""
     monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", "")
-    examples = doctest.DocTestParser().get_examples(text)
-    assert examples, "there is no example"
 
     async def session():
         names: dict[str, object] = {each: getattr(urifilter_redis, each) for each in urifilter_redis.__all__}
@@ -197,9 +195,7 @@ def test_example(any_server, monkeypatch, folder, name, text):
             names[each] = await made if inspect.isawaitable(made) else made
         names["mine"] = names["news"].claims(lease=60)
         opened = list(names.values())[: given - 1 : -1]
-        for example in examples:
-            found = await run(example.source, names)
-            assert doctest.OutputChecker().check_output(wanted(example), found, FLAGS), (example.source, found)
+        await check(text, names, {"redis://localhost:6379/0": any_server.url})
         for each in opened:
             closed = each.close()
             if inspect.isawaitable(closed):
@@ -235,13 +231,9 @@ def test_example_of_an_action(any_server, service_for_admins, name, text):
 
 def check_with_the_service(service, text, names) -> None:
     """Run the examples of a docstring against a service, and close the client that they ask."""
-    examples = doctest.DocTestParser().get_examples(text)
-    assert examples, "there is no example"
 
     async def session():
-        for example in examples:
-            found = await run(example.source.replace(SERVICE, service.url), names)
-            assert doctest.OutputChecker().check_output(example.want, found, FLAGS), (example.source, found)
+        await check(text, names, {SERVICE: service.url})
         closed = names["api"].close() if "api" in names else None
         if inspect.isawaitable(closed):
             await closed

@@ -48,6 +48,17 @@ class Scene:
         drive(backend.close())
         return [*found[0], *(blob.id for blob in found[1])]
 
+    def overtake(self, late: Actor, items=()) -> None:
+        """Drop the filter and make it anew before an actor goes on, which leaves that one alone, and its archive."""
+        drop_filter("news", **self.where)
+        with UriFilter.create("news", **self.where, **SETTINGS) as news:
+            news.insert_many(items)
+            news.checkpoint()
+        there = self.documents()
+        late.run()
+        assert late.error is None
+        assert self.documents() == there
+
     def check_gone(self) -> None:
         assert self.admin.keys() == []
         assert self.documents() == []
@@ -146,14 +157,7 @@ def test_what_is_kept_stays(scene, sample):
 def test_overtaken_by_another_drop_and_create(scene, sample):
     """A drop that stalls while another is done and the filter is made anew leaves that alone, and its archive."""
     for dropper in drops(scene, sample):
-        drop_filter("news", **scene.where)
-        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
-            news.insert_many(NEW)
-            news.checkpoint()
-        there = scene.documents()
-        dropper.run()
-        assert dropper.error is None
-        assert scene.documents() == there
+        scene.overtake(dropper, NEW)
         with UriFilter.open("news", **scene.where) as news:
             assert set(news.ages(NEW)) == {1}
 
@@ -170,13 +174,7 @@ def test_overtaken_where_the_registration_was_lost(scene, sample):
         return scene.dropper()
 
     for dropper in stops(scene, sample, begin):
-        drop_filter("news", **scene.where)
-        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
-            news.checkpoint()
-        there = scene.documents()
-        dropper.run()
-        assert dropper.error is None
-        assert scene.documents() == there
+        scene.overtake(dropper)
     drive(backend.close())
 
 
@@ -195,13 +193,7 @@ def test_prune_is_overtaken(scene, sample):
         return scene.dropper(lambda _: prune(backends[-1], 0))
 
     for pruner in stops(scene, sample, begin):
-        drop_filter("news", **scene.where)
-        with UriFilter.create("news", **scene.where, **SETTINGS) as news:
-            news.checkpoint()
-        there = scene.documents()
-        pruner.run()
-        assert pruner.error is None
-        assert scene.documents() == there
+        scene.overtake(pruner)
     for backend in backends:
         drive(backend.close())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import fcntl
 import os
@@ -21,7 +20,7 @@ from support.disk import fill, mounted
 from support.forked import in_child
 from support.servers import wait_until
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.protocol.outcomes import to_fields
 from urifilter_redis.transport import embedded, supervisor
 
@@ -212,31 +211,17 @@ def test_all_killed(data):
         assert news.insert("a") is False
 
 
-def test_folder_away(data):
+def test_folder_away(clients, data):
     """All killed and the folder renamed: calls raise ServerUnavailable, and are answered again once it is back."""
-
-    def away() -> None:
+    with clients.create("x", capacity=1000, error_rate=1e-8, timeouts=Timeouts(total=1)) as news:
+        assert news.insert("a") is True
         for pid in processes(data):
             os.kill(pid, signal.SIGKILL)
         data.rename(data.with_name("away"))
-
-    with make(timeouts=Timeouts(total=1)) as news:
-        assert news.insert("a") is True
-        away()
         with pytest.raises(ServerUnavailable, match=r"No such file.*supervisor\.lock"):
             news.insert("a")
         data.with_name("away").rename(data)
-
-    async def awaited() -> None:
-        settings = {"capacity": 1000, "error_rate": 1e-8, "timeouts": Timeouts(total=1)}
-        async with await AsyncUriFilter.create("x", **settings) as news:
-            assert await news.insert("a") is False
-            away()
-            with pytest.raises(ServerUnavailable, match=r"No such file.*supervisor\.lock"):
-                await news.insert("a")
-            data.with_name("away").rename(data)
-
-    asyncio.run(awaited())
+        assert news.insert("a") is False
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 from support import cli
+from support.archives import lie
 from support.states import dumped
 
 from urifilter_redis import ArchiveCorrupt, UriFilter, UriFilterError, drop_filter
@@ -17,7 +18,6 @@ from urifilter_redis.protocol import calls, claims, scripts
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
 
 SETTINGS = {"capacity": 1000, "error_rate": 1e-8, "shards": 2}
@@ -103,26 +103,25 @@ def test_scripts(any_server, number, layout, with_claims):
 
 
 @pytest.mark.parametrize("number", OTHERS)
-def test_a_filter(any_server, number):
+def test_a_filter(any_server, admin, number):
     """The library and the command line do not open, make or drop it."""
     UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    with any_server.client() as admin:
-        admin.hset("urifilter:{news:0}:meta", "format", number)
-        before = dumped(admin)
-        for use in (
-            lambda: UriFilter.open("news", redis=any_server.url),
-            lambda: UriFilter.create("news", redis=any_server.url, **SETTINGS),
-            lambda: drop_filter("news", redis=any_server.url),
-        ):
-            with pytest.raises(UriFilterError, match=words(number)):
-                use()
-        for command in ("info", "rotate", "checkpoint", "restore"):
-            assert words(number) in cli.run(command, "news", "--redis", any_server.url, code=2)[1]
-        assert words(number) in cli.run("add", "--filter", "news", "--redis", any_server.url, given=b"a\n", code=2)[1]
-        found = json.loads(cli.run("doctor", "--json", "--redis", any_server.url, code=1)[0])
-        (told,) = (each for each in found if each["subject"] == "filter news")
-        assert (told["level"], words(number) in told["text"]) == ("danger", True)
-        assert before == dumped(admin)
+    admin.hset("urifilter:{news:0}:meta", "format", number)
+    before = dumped(admin)
+    for use in (
+        lambda: UriFilter.open("news", redis=any_server.url),
+        lambda: UriFilter.create("news", redis=any_server.url, **SETTINGS),
+        lambda: drop_filter("news", redis=any_server.url),
+    ):
+        with pytest.raises(UriFilterError, match=words(number)):
+            use()
+    for command in ("info", "rotate", "checkpoint", "restore"):
+        assert words(number) in cli.run(command, "news", "--redis", any_server.url, code=2)[1]
+    assert words(number) in cli.run("add", "--filter", "news", "--redis", any_server.url, given=b"a\n", code=2)[1]
+    found = json.loads(cli.run("doctor", "--json", "--redis", any_server.url, code=1)[0])
+    (told,) = (each for each in found if each["subject"] == "filter news")
+    assert (told["level"], words(number) in told["text"]) == ("danger", True)
+    assert before == dumped(admin)
 
 
 @pytest.mark.parametrize("number", OTHERS)
@@ -137,9 +136,7 @@ def test_a_shard_of_another_format_than_shard_0(any_server, number):
 
 def put_format(path: Path, number: int) -> None:
     """Rewrite a document of an archive as one of another format, which has another field, too."""
-    text = json.loads(path.read_bytes())
-    text["document"] |= {"format": number, "a field of its own": 1}
-    path.write_text(json.dumps(text | {"sha256": documents._sha256(text["document"])}))
+    lie(path, lambda document: document.update({"format": number, "a field of its own": 1}))
 
 
 @pytest.fixture
@@ -157,7 +154,7 @@ def archived(any_server, folder):
 @pytest.mark.parametrize(
     ("which", "lost"), [("filter.json", False), ("filter.json", True), ("checkpoint-*.json", True)]
 )
-def test_an_archive(any_server, archived, tmp_path, which, number, lost):
+def test_an_archive(admin, archived, tmp_path, which, number, lost):
     """Nothing is restored from it or written to it, whether Redis has lost the filter or not."""
     paths = [path for path in tmp_path.rglob("*.json") if path.match(which)]
     assert paths
@@ -165,16 +162,15 @@ def test_an_archive(any_server, archived, tmp_path, which, number, lost):
         put_format(path, number)
     texts = [path.read_bytes() for path in paths]
     assert words(number) in cli.run("archive", "verify", "news", "--archive", archived["archive"], code=1)[0].decode()
-    with any_server.client() as admin:
-        if lost:
-            admin.flushall()
-        before = dumped(admin)
-        for use in (UriFilter.open, lambda name, **where: UriFilter.create(name, **where, **ROLLING)):
-            with pytest.raises(ArchiveCorrupt, match=words(number)):
-                use("news", **archived)
-        options = ("--redis", archived["redis"], "--archive", archived["archive"])
-        assert words(number) in cli.run("restore", "news", *options, code=2)[1]
-        assert before == dumped(admin)
+    if lost:
+        admin.flushall()
+    before = dumped(admin)
+    for use in (UriFilter.open, lambda name, **where: UriFilter.create(name, **where, **ROLLING)):
+        with pytest.raises(ArchiveCorrupt, match=words(number)):
+            use("news", **archived)
+    options = ("--redis", archived["redis"], "--archive", archived["archive"])
+    assert words(number) in cli.run("restore", "news", *options, code=2)[1]
+    assert before == dumped(admin)
     assert texts == [path.read_bytes() for path in paths]
 
 

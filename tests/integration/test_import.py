@@ -66,6 +66,12 @@ def begin(news, members, windows: int | None = None, **options) -> Import:
     return moving
 
 
+def begin_set(news, server, windows: int | None = None) -> Import:
+    """Import some windows of the set of a server, and stop there; None: all."""
+    with SetSource(KEY.encode(), redis=server.url) as members:
+        return begin(news, members, windows)
+
+
 @pytest.mark.quick
 def test_set(any_server, imported):
     """All members are new once; the new filter has room for twice as many; the summary is one line on stderr."""
@@ -109,20 +115,19 @@ def test_key_that_is_no_set(any_server, imported, command, words):
     assert list_filters() == []
 
 
-def test_advice_for_a_list_can_be_run(any_server, imported, monkeypatch):
+def test_advice_for_a_list_can_be_run(any_server, admin, imported, monkeypatch):
     """The advised command reads the list of the named server, whatever the key's characters."""
     if shutil.which("redis-cli") is None:
         pytest.skip("redis-cli is missing: apt-get install redis-tools")
     monkeypatch.delenv("URIFILTER_REDIS_URL")
     UriFilter.create("news", redis=any_server.url, capacity=1000).close()
-    with any_server.client() as client:
-        for key in ("it's a; list", b"\xff'list"):
-            client.rpush(key, "https://example.com/")
-            _, err = imported("--set", os.fsdecode(key), "--redis", any_server.url, code=2)
-            advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
-            reading = advised.removesuffix(" | urifilter import NAME")
-            assert reading != advised
-            assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
+    for key in ("it's a; list", b"\xff'list"):
+        admin.rpush(key, "https://example.com/")
+        _, err = imported("--set", os.fsdecode(key), "--redis", any_server.url, code=2)
+        advised = json.loads(err)["error"].partition("pipe its elements: ")[2]
+        reading = advised.removesuffix(" | urifilter import NAME")
+        assert reading != advised
+        assert subprocess.check_output(["bash", "-c", reading], text=True) == "https://example.com/\n"
 
 
 def test_digests(any_server, imported):
@@ -190,7 +195,7 @@ def test_digests_of_another_hash(imported, settings, refused, done):
         assert (found["new"], err) == (1, "")
 
 
-def test_mistake_makes_no_filter(any_server, imported, tmp_path):
+def test_mistake_makes_no_filter(admin, imported, tmp_path):
     """Files that are all missing, or items that are no digests, end the command before it makes a filter."""
     (tmp_path / "urls").write_text("https://example.com/a\n")
     _, err = imported(tmp_path / "missing", tmp_path / "gone", code=2)
@@ -198,11 +203,10 @@ def test_mistake_makes_no_filter(any_server, imported, tmp_path):
     assert "nothing could be read, so filter 'news' was not made" in err
     _, err = imported("--digests", "--hash", "md5", tmp_path / "urls", code=2)
     assert "is no digest" in err
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(5))
-        _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
-        assert "is no digest" in err
-        assert client.keys("urifilter*") == []
+    admin.sadd(KEY, *fingerprints(5))
+    _, err = imported("--digests", "--hash", "md5", "--set", KEY, code=2)
+    assert "is no digest" in err
+    assert admin.keys("urifilter*") == []
     found, err = imported(tmp_path / "missing", tmp_path / "urls", code=2)
     assert (found["new"], found["bad"], err.count("No such file")) == (1, 1, 1)
 
@@ -281,8 +285,7 @@ def test_interrupted_import_goes_on(any_server, small, imported):
     """The same command reads the remaining members only; its counts are those of both runs."""
     any_server.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
-        with SetSource(KEY.encode()) as members:
-            done = begin(news, members, 4).counts.items
+        done = begin_set(news, any_server, 4).counts.items
         assert 1200 <= done < 1300
         _, err = run("import", "news", "--set", KEY)
         assert err == (
@@ -290,8 +293,7 @@ def test_interrupted_import_goes_on(any_server, small, imported):
             "import: 3,000 members: 3,000 new, 0 seen before (filter news)\n"
         )
         assert seen(news, fingerprints(3000)) == 3000
-        with SetSource(KEY.encode()) as members:
-            begin(news, members, 4)
+        begin_set(news, any_server, 4)
         found, _ = imported("--set", KEY, "--restart")
         assert (found["items"], found["resumed"]) == (3000, 0)
 
@@ -343,14 +345,10 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
     with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
         news.insert_many(fingerprints(2000))
         news.checkpoint()
-        with SetSource(KEY.encode(), redis=server.url) as members:
-            begin(news, members, 7)
+        begin_set(news, server, 7)
         harm(server, news)
-    with (
-        Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news,
-        SetSource(KEY.encode(), redis=server.url) as members,
-    ):
-        moving = begin(news, members)
+    with Receiver.create("news", capacity=10_000, error_rate=1e-9, **where) as news:
+        moving = begin_set(news, server)
         assert reason in moving.begun_anew
         assert moving.resumed == 0
         assert seen(news, server.ask("smembers", KEY)) == server.ask("scard", KEY)
@@ -365,8 +363,7 @@ def test_replaced_sorted_set(any_server, small):
             assert Import(news, members, print).resumed > 0
         client.delete(KEY)
         client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
-        with SetSource(KEY.encode(), redis=any_server.url) as members:
-            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert begin_set(news, any_server).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(1000, start=1000)) == 1000
 
 
@@ -435,11 +432,9 @@ def test_server_of_the_set_restarts_between_two_imports(any_server, make_server,
     source = make_server(appendonly="yes", appendfsync="always")
     source.ask("sadd", KEY, *fingerprints(3000))
     with Receiver.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-9) as news:
-        with SetSource(KEY.encode(), redis=source.url) as members:
-            begin(news, members, 4)
+        begin_set(news, source, 4)
         _restarted(source, news)
-        with SetSource(KEY.encode(), redis=source.url) as members:
-            assert begin(news, members).begun_anew == "the source of the members has changed"
+        assert begin_set(news, source).begun_anew == "the source of the members has changed"
         assert seen(news, fingerprints(3000)) == 3000
 
 
@@ -458,41 +453,39 @@ def test_set_that_is_deleted_during_the_import(any_server, small):
 @pytest.mark.parametrize(
     ("command", "words"), [("sscan", "'sscan'"), ("info", "may not run INFO"), ("scard", "'scard'")]
 )
-def test_missing_right(any_server, command, words):
+def test_missing_right(any_server, admin, command, words):
     """A user who may not read the set is told which command is forbidden."""
-    with any_server.client() as client:
-        client.sadd(KEY, "a")
-        client.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
-        url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
-        try:
-            with (
-                Receiver.create("news", redis=any_server.url, capacity=1000) as news,
-                pytest.raises(UriFilterError, match=words) as refused,
-                SetSource(KEY.encode(), redis=url) as members,
-            ):
-                begin(news, members)
-            assert isinstance(refused.value, ServerUnavailable) == (command != "info")
-        finally:
-            client.acl_deluser("reader")
+    admin.sadd(KEY, "a")
+    admin.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
+    url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
+    try:
+        with (
+            Receiver.create("news", redis=any_server.url, capacity=1000) as news,
+            pytest.raises(UriFilterError, match=words) as refused,
+            SetSource(KEY.encode(), redis=url) as members,
+        ):
+            begin(news, members)
+        assert isinstance(refused.value, ServerUnavailable) == (command != "info")
+    finally:
+        admin.acl_deluser("reader")
 
 
-def test_filter_whose_user_may_not_run_info(any_server, small):
+def test_filter_whose_user_may_not_run_info(any_server, admin, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
-    with any_server.client() as client:
-        client.sadd(KEY, *fingerprints(1000))
-        client.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
-        Receiver.create("news", redis=any_server.url, capacity=10_000).close()
-        url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
-        try:
-            with (
-                Receiver.open("news", redis=url) as news,
-                SetSource(KEY.encode(), redis=any_server.url) as members,
-            ):
-                assert not begin(news, members, 2).can_resume
-                moving = begin(news, members)
-                assert (moving.resumed, moving.counts.items) == (0, 1000)
-        finally:
-            client.acl_deluser("writer")
+    admin.sadd(KEY, *fingerprints(1000))
+    admin.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
+    Receiver.create("news", redis=any_server.url, capacity=10_000).close()
+    url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
+    try:
+        with (
+            Receiver.open("news", redis=url) as news,
+            SetSource(KEY.encode(), redis=any_server.url) as members,
+        ):
+            assert not begin(news, members, 2).can_resume
+            moving = begin(news, members)
+            assert (moving.resumed, moving.counts.items) == (0, 1000)
+    finally:
+        admin.acl_deluser("writer")
 
 
 def test_file_goes_on_and_changes(any_server, imported, small, tmp_path, monkeypatch):

@@ -1,22 +1,35 @@
-"""Ctrl-C at any place of a call: what was sent is in ``unresolved``, and every answer is to be had, once."""
+"""Ctrl-C at any place of a call: what was sent is in ``unresolved``, and every answer is to be had, once.
+
+Of claims nothing that no caller knows of stays in flight.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import signal
+import threading
+from functools import partial
 
 import pytest
+from support.forked import in_child
 from support.interrupts import Interrupt
+from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import UriFilter
-from urifilter_redis.engine import batch
+from urifilter_redis import AnswerLost, Timeouts, UriFilter
+from urifilter_redis.bloom.digest import hasher, shards_of
+from urifilter_redis.engine import batch, driver, holdings
+from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import items as item_flows
+from urifilter_redis.protocol.config import Config, Settings
+from urifilter_redis.protocol.outcomes import Decided, Decision
 
 # One that comes while a generator is closed reaches nobody, and the call ends as if there had been none.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 ROUND = itertools.count()
+THREE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
 
 
 @pytest.fixture
@@ -28,8 +41,7 @@ def news(any_server, monkeypatch):
     monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
     monkeypatch.setattr(item_flows, "PART", 4)
     monkeypatch.setattr(batch, "PART_OF_A_SHARD", 1)
-    options = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "connections": 1000}
-    with UriFilter.create("news", redis=any_server.url, **options) as made:
+    with UriFilter.create("news", redis=any_server.url, connections=1000, **THREE) as made:
         yield made
 
 
@@ -39,6 +51,22 @@ def fresh() -> list[str]:
     return [f"{number}/{i}" for i in range(12)]
 
 
+def limit_of(call, **more) -> int:
+    """Return how many places a call has."""
+    with Interrupt(**more) as counted:
+        call()
+    return counted.places
+
+
+def interrupted(at: int, call, **more):
+    """Return the answer of a call that is interrupted at that place; None if it was."""
+    with Interrupt(at, **more):
+        try:
+            return call()
+        except KeyboardInterrupt:
+            return None
+
+
 def resolved(made, method, items):
     """Return the answers of an interrupted call: those of ``unresolved``; of what was not sent, those of a new call."""
     lost = made.unresolved
@@ -46,24 +74,6 @@ def resolved(made, method, items):
     answers = method(items, retry=lost[0]) if lost else method(items)
     assert made.unresolved == []
     return answers
-
-
-def interrupted_everywhere(news, method, prepare, expected, sample) -> int:
-    """Interrupt a method at each place in turn; return how many there are."""
-    with Interrupt() as counted:
-        method(prepare())
-    for at in sample(range(1, counted.places + 1), 50):
-        items = prepare()
-        with Interrupt(at):
-            try:
-                answers = method(items)
-            except KeyboardInterrupt:
-                answers = None
-        if answers is None:
-            answers = resolved(news, method, items)
-        assert news.unresolved == []
-        assert answers == expected(items), at
-    return counted.places
 
 
 def test_every_place_of_a_retry(news, sample):
@@ -78,28 +88,26 @@ def test_every_place_of_a_retry(news, sample):
 
     items = fresh()
     error = lost(items)
-    with Interrupt() as counted:
-        news.insert_many(items, retry=error)
-    for at in sample(range(1, counted.places + 1), 50):
+    places = limit_of(partial(news.insert_many, items, retry=error))
+    for at in sample(range(1, places + 1), 50):
         items = fresh()
-        error = lost(items)
-        with Interrupt(at):
-            try:
-                answers = news.insert_ages(items, retry=error)
-            except KeyboardInterrupt:
-                (again,) = news.unresolved
-                answers = news.insert_ages(items, retry=again)
+        answers = interrupted(at, partial(news.insert_ages, items, retry=lost(items)))
+        if answers is None:
+            (again,) = news.unresolved
+            answers = news.insert_ages(items, retry=again)
         assert answers == [0] * len(items), at
         assert news.unresolved == []
 
 
 def test_every_place_of_one_insert(news, sample):
     """``insert`` likewise."""
-
-    def insert(items, **more):
-        return [news.insert(items[0], **more)]
-
-    assert interrupted_everywhere(news, insert, lambda: fresh()[:1], lambda _: [True], sample) > 50
+    places = limit_of(partial(news.insert, *fresh()[:1]))
+    assert places > 50
+    for at in sample(range(1, places + 1), 50):
+        item, *_ = fresh()
+        answer = interrupted(at, partial(news.insert, item))
+        assert (resolved(news, news.insert, item) if answer is None else answer) is True, at
+        assert news.unresolved == []
 
 
 @pytest.mark.parametrize(
@@ -108,9 +116,8 @@ def test_every_place_of_one_insert(news, sample):
 def test_every_place_of_a_stream(news, monkeypatch, packages):
     """``iter_unique``: items handed out, in ``unresolved``, and asked about anew are all items, once each."""
     monkeypatch.setattr(item_flows, "WINDOW", 8)
-    with Interrupt(packages=(packages,)) as counted:
-        list(news.iter_unique(fresh()))
-    for at in range(1, counted.places + 1):
+    places = limit_of(lambda: list(news.iter_unique(fresh())), packages=(packages,))
+    for at in range(1, places + 1):
         items, got = fresh(), []
         with Interrupt(at, (packages,)):
             try:
@@ -130,15 +137,11 @@ def test_every_place_of_a_stream(news, monkeypatch, packages):
 
 def test_places_in_the_connection(news, sample):
     """Nor does one in the middle of sending and receiving, in redis-py, lose an answer."""
-    with Interrupt(packages=("redis",)) as counted:
-        news.insert_many(fresh())
-    for at in sample(range(1, counted.places + 1, 7), 20):
+    in_redis = {"packages": ("redis",)}
+    places = limit_of(partial(news.insert_many, fresh()), **in_redis)
+    for at in sample(range(1, places + 1, 7), 20):
         items = fresh()
-        with Interrupt(at, packages=("redis",)):
-            try:
-                answers = news.insert_ages(items)
-            except KeyboardInterrupt:
-                answers = None
+        answers = interrupted(at, partial(news.insert_ages, items), **in_redis)
         assert (resolved(news, news.insert_ages, items) if answers is None else answers) == [0] * 12
 
 
@@ -183,3 +186,199 @@ def test_no_answer_is_lost_to_a_signal(server):
     """Python looks for signals at places of its own: none lies between the end of a call and what its caller has."""
     with UriFilter.create("news", redis=server.url, capacity=1_000_000, error_rate=1e-9) as news:
         assert interrupted_by_signals(news.insert, 3000) == []
+
+
+@pytest.fixture
+def queue(any_server, monkeypatch):
+    """A filter whose calls about claims are cut small: each item goes out in a call, each call in a window, of its own.
+
+    A call is in doubt for no time at all: this server has answered each before the next is sent.
+    """
+    monkeypatch.setattr(item_flows, "CALLS_IN_FLIGHT", 1)
+    monkeypatch.setattr(holdings, "CALL_LIFE", 0)
+    with UriFilter.create("news", redis=any_server.url, **THREE) as made:
+        yield made
+
+
+@pytest.fixture
+def other(queue, any_server):
+    """Another client of the filter."""
+    with UriFilter.open("news", redis=any_server.url) as made:
+        yield made
+
+
+def names_of(claims) -> list[str]:
+    return sorted(claim.item for claim in claims)
+
+
+def in_each_shard() -> list[str]:
+    """Return two items for each of three shards that nobody has seen."""
+    number, config = next(ROUND), Config.new(Settings(**THREE))
+    items = [f"{number}/{i}" for i in range(100)]
+    shards = shards_of(hasher(config.hash, config.seed)(map(str.encode, items)), 3)
+    return [item for shard in range(3) for item in [i for i, s in zip(items, shards, strict=True) if s == shard][:2]]
+
+
+def test_every_place_of_closing(queue, other, sample):
+    """Closing that is interrupted ends the beats: what was not given back lapses."""
+    mine = queue.claims()
+    mine.claim_many(in_each_shard())
+    places = limit_of(mine.close)
+    for at in sample(range(1, places + 1), 50, most=250):
+        mine = queue.claims()
+        items = in_each_shard()
+        mine.claim_many(items)
+        thread = mine._beating
+        if interrupted(at, lambda mine=mine: mine.close() or "closed") is None:
+            mine.close()
+        with pytest.raises(ValueError, match="closed"):
+            mine.claim("more")
+        other.commit(items)
+        thread.stop(5)
+        assert not thread.is_alive()
+
+
+def lost_after_the_first(mine, items, monkeypatch):
+    """Claim items; return the error of a call of which only the first answers arrive."""
+    perform, sent = driver.perform_step, itertools.count()
+
+    def failing(step, sender):
+        outcome = perform(step, sender)
+        if next(sent) < 1:
+            return outcome
+        return [Decided(AnswerLost("lost"), Decision.DIED)] * len(outcome)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, "perform_step", failing)
+        with pytest.raises(AnswerLost) as caught:
+            mine.claim_many(items)
+    return caught.value
+
+
+def test_every_place_of_a_retry_of_a_claim(queue, other, sample, monkeypatch):
+    """The caller keeps what the error had told it; the rest is given back, and a further retry does not offer it."""
+
+    def prepare():
+        mine, items = queue.claims(lease=3600), in_each_shard()
+        error = lost_after_the_first(mine, items, monkeypatch)
+        assert 0 < error.answers.count(True) < 6
+        return mine, items, error
+
+    with queue.claims() as mine:  # so that the script is loaded
+        mine.claim("first")
+    mine, items, error = prepare()
+    places = limit_of(lambda: mine.claim_many(items, retry=error))
+    mine.commit(items)
+    for at in sample(range(1, places + 1), 50, most=250):
+        mine, items, error = prepare()
+        known = [item for item, answer in zip(items, error.answers, strict=True) if answer]
+        answers = interrupted(at, lambda each=(mine, items, error): each[0].claim_many(each[1], retry=each[2]))
+        if answers is None:
+            assert names_of(mine.held) == sorted(known), at
+            beats(queue, mine, monkeypatch)
+            assert other.beat(mine.holder) == len(known), at
+            answers = mine.claim_many(items, retry=error)
+        got = [item for item, answer in zip(items, answers, strict=True) if answer]
+        assert set(known) <= set(got), at
+        assert names_of(mine.held) == sorted(got), at
+        assert other.beat(mine.holder) == len(got), at
+        other.commit(items)
+        mine.close()
+
+
+def test_a_forked_child_of_a_thread_that_calls(any_server):
+    """A fork while other threads call leaves the child a holder that can claim and close."""
+    with UriFilter.create("news", redis=any_server.url, **THREE) as queue, queue.claims() as mine:
+        ended = threading.Event()
+
+        def crawl() -> None:
+            for number in itertools.count():
+                if ended.is_set():
+                    return
+                mine.claim(f"t{number}")
+
+        thread = threading.Thread(target=crawl)
+        thread.start()
+        try:
+            for number in range(20):
+                assert in_child(lambda number=number: [mine.claim(f"c{number}"), mine.close()]) == [True, None]
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def stopped_after(monkeypatch, owner, name):
+    """The next call of a method raises KeyboardInterrupt once it is done."""
+    method = getattr(owner, name)
+
+    def stopped(*arguments, **more):
+        method(*arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def beats(queue, mine, monkeypatch) -> None:
+    """Beat twice, as if both were due: the first one compares, the second gives back."""
+    with monkeypatch.context() as patched:
+        patched.setattr(holdings, "BEATS", 0.0)
+        for _ in range(2):
+            drive(mine._backend.beat(), queue._connector)
+
+
+@pytest.mark.quick
+def test_a_commit_that_is_interrupted(queue, other, monkeypatch):
+    """What the object has is compared with the filter: what others have committed since is not in flight any more."""
+    mine, items = queue.claims(lease=3600), in_each_shard()
+    assert all(mine.claim_many(items))
+    with stopped_after(monkeypatch, mine._holdings, "begin"):
+        mine.commit(items)
+    assert all(other.commit(items))
+    beats(queue, mine, monkeypatch)
+    assert mine.held == []
+    mine.close()
+
+
+@pytest.mark.quick
+def test_a_retry_that_is_interrupted_at_its_end(queue, other, monkeypatch):
+    """What the error told stays in flight; the rest is given back, and no further retry offers it."""
+    with queue.claims() as mine:  # so that the script is loaded
+        mine.claim("warm")
+    mine, items = queue.claims(lease=3600), in_each_shard()
+    error = lost_after_the_first(mine, items, monkeypatch)
+    known = [item for item, answer in zip(items, error.answers, strict=True) if answer]
+    with stopped_after(monkeypatch, mine._backend.pending, "answered"):
+        mine.claim_many(items, retry=error)
+    assert names_of(mine.held) == sorted(known)
+    beats(queue, mine, monkeypatch)
+    assert other.beat(mine.holder) == len(known)
+    answers = mine.claim_many(items, retry=error)
+    assert [item for item, answer in zip(items, answers, strict=True) if answer] == known
+    assert names_of(mine.held) == sorted(known)
+    mine.close()
+
+
+@pytest.mark.quick
+def test_a_reclaim_whose_reply_is_lost(any_server, queue, other):
+    """What it may have taken is given back as the claims are closed, and not a lease later."""
+    quick = Timeouts(connect=10, reply=10, total=0.3)
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as far:
+        with other.claims() as dying:
+            dying.claim("warm")
+        with far.claims() as warm:  # by now the server knows the script
+            warm.commit([each.item for each in warm.reclaim()])
+        with other.claims() as dying:
+            dying.claim("a")
+        mine = far.claims(lease=3600)
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(AnswerLost):
+            mine.reclaim()
+        proxy.plan = first()
+        assert mine.held == []
+        mine.close()
+    with other.claims() as theirs:
+        assert names_of(theirs.reclaim()) == ["a"]

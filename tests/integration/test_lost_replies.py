@@ -1,4 +1,7 @@
-"""An item is answered "new" exactly once, whatever happens to commands and replies on their way."""
+"""An item is answered "new" exactly once, whatever happens to commands and replies on their way.
+
+Every call of a flow may arrive once more at any later time: a network that was away delivers what it held.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import sys
 
 import pytest
 from support import crawler
-from support.proxy import Fault, Proxy, at_random, first
+from support.in_flight import Holder, in_flight
+from support.proxy import Fault, Proxy, Repeating, at_random, first
 
-from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter
+from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
 
 QUICK = Timeouts(connect=10, reply=10, total=1)
 
@@ -41,20 +45,6 @@ def test_a_late_duplicate_of_the_last_call_is_answered_from_the_record(server):
         proxy.release()
         assert [reply for _, reply in proxy.late_replies] == [[b":0", b":0"]]
         assert news.info().inserted == 2
-
-
-def test_refusal_after_a_lost_reply_is_answer_lost(make_server):
-    """The reply is lost and then the server runs out of memory: the answer is still to be had later."""
-    server = make_server("redis70")
-    create(server)
-    with Proxy(server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=QUICK) as news:
-        news.insert("warm up")
-        proxy.plan = first(Fault.CUT_BEFORE)
-        server.ask("config_set", "maxmemory", "1mb")
-        with pytest.raises(AnswerLost, match="memory is full") as caught:
-            news.insert("a")
-        server.ask("config_set", "maxmemory", "0")
-        assert news.insert("a", retry=caught.value) is True
 
 
 def test_late_duplicate_of_a_refused_call(make_server):
@@ -122,3 +112,111 @@ def test_without_call_ids_the_same_network_loses_uris(valkey, tmp_path):
     told = run_crawlers(valkey, tmp_path, "without")
     print(f"{2000 - len(told)} of 2,000 URIs were never answered new")  # noqa: T201 - shown with pytest -s
     assert len(told) < 2000
+
+
+OLD, NEW, FORGOTTEN, IN_FLIGHT, UNKNOWN, LATER = (
+    range(200),
+    range(200, 400),
+    range(1000, 1020),
+    range(2000, 2020),
+    range(9000, 9500),
+    range(3000, 3100),
+)
+
+SHAPES = {
+    "forever": {},
+    "growing": {"retention": "growing"},
+    "ring": {"retention": "ring", "slices": 4, "period": "1d"},
+    "rolling": {"retention": "rolling", "slices": 4, "period": "1d"},
+}
+
+
+@pytest.fixture(params=[0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
+def late(request, any_server):
+    """A proxy before a server."""
+    with Repeating(any_server.port, request.param) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=SHAPES)
+def news(request, any_server, folder):
+    """A filter that has items of two slices, forgotten ones, and some in flight."""
+    shape = SHAPES[request.param] | {"shards": 2, "capacity": 2000, "error_rate": 1e-8}
+    with UriFilter.create("news", redis=any_server.url, archive=folder, **shape) as made:
+        made.insert_many([*OLD, *FORGOTTEN])
+        if "period" in shape:
+            made.rotate()
+        made.insert_many(NEW)
+        made.forget(FORGOTTEN)
+        Holder(made).claim(IN_FLIGHT)
+        made.checkpoint()
+        yield made
+
+
+def check_whole(news, any_server, more=()) -> None:
+    """The filter has all of it, and nothing else."""
+    with UriFilter.open("news", redis=any_server.url, archive=news.config.archive) as again:
+        assert again.restored is None
+        assert 0 not in again.ages([*OLD, *NEW, *more])
+        assert set(again.ages([*FORGOTTEN, *UNKNOWN])) == {0}
+        with any_server.client() as admin:
+            assert set(in_flight(again, admin)) == {str(item) for item in IN_FLIGHT}
+
+
+@pytest.mark.slow
+def test_late_restore(late, news, any_server, folder):
+    """A slice that is filled stays so, and so do records, forgotten items and those in flight."""
+    any_server.ask("flushall")
+    UriFilter.open("news", redis=late.url, archive=folder).close()
+    check_whole(news, any_server)
+
+
+@pytest.mark.slow
+def test_late_checkpoint(late, news, any_server, folder):
+    """What is written is whole, although earlier steps come again."""
+    with UriFilter.open("news", redis=late.url, archive=folder) as again:
+        again.insert_many(LATER)
+        for _ in range(2):
+            again.checkpoint(full=True)
+    any_server.ask("flushall")
+    UriFilter.open("news", redis=any_server.url, archive=folder).close()
+    check_whole(news, any_server, LATER)
+
+
+@pytest.mark.slow
+def test_late_rotate(late, news, any_server, folder):
+    """Each item stays for its periods, and nothing turns twice."""
+    if news.config.period is None:
+        pytest.skip("it has no periods")
+    with UriFilter.open("news", redis=late.url, archive=folder) as again:
+        epoch = again.epoch()
+        again.insert_many(LATER)
+        again.rotate()
+        assert again.epoch() == epoch + 1
+    check_whole(news, any_server, LATER)
+
+
+@pytest.mark.slow
+def test_late_union(late, news, any_server, folder):
+    """Items of another filter come once, and none goes."""
+    with UriFilter.create("other", redis=any_server.url, **news.config.settings) as other:
+        other.insert_many(LATER)
+    with UriFilter.open("news", redis=late.url, archive=folder) as again:
+        again.union("other")
+    check_whole(news, any_server, LATER)
+
+
+@pytest.mark.slow
+def test_late_made_and_dropped(late, any_server, admin, folder):
+    """Each filter of a name is whole, and leaves nothing behind."""
+    options = {"redis": late.url, "archive": folder, "shards": 2, "capacity": 2000}
+    for number in range(3):
+        with UriFilter.create("news", **options) as made:
+            assert all(made.insert_many(OLD))
+            made.checkpoint()
+            if number < 2:
+                late.forget()  # a creation that comes after its drop makes an empty filter: opening it says so
+                made.drop()
+    with UriFilter.open("news", redis=any_server.url, archive=folder) as again:
+        assert 0 not in again.ages(OLD)
+    assert not [key for key in admin.keys("*") if b"merging" in key]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import os
@@ -14,7 +13,7 @@ from support import cli
 from support.interleaved import Actor
 from support.shard_keys import shard_key
 
-from urifilter_redis import AsyncUriFilter, ServerUnavailable, TooLarge, UriFilter, drop_filter
+from urifilter_redis import ServerUnavailable, TooLarge, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol import scripts
@@ -25,12 +24,6 @@ from urifilter_redis.service.settings import load
 #: 1.45 MB.
 MIDDLING = {"capacity": 500_000}
 MB = 1_000_000
-
-
-@pytest.fixture
-def server(server):
-    """Debian's Redis, empty; in the slow tests each kind of server."""
-    return server
 
 
 @pytest.fixture
@@ -77,24 +70,18 @@ def test_what_the_machine_has_not_is_refused(any_server):
         assert admin.keys() == []
 
 
-async def make_asynchronously(server, **large) -> None:
-    await (await AsyncUriFilter.create("news", redis=server.url, **MIDDLING, **large)).close()
-
-
-def test_much_of_it_wants_to_be_said(server, admin):
+def test_much_of_it_wants_to_be_said(server, admin, clients):
     """Less than a quarter more is free: refused without ``large=True``; what is there already needs nothing."""
     leave(admin, 1.8 * MB)
     with pytest.raises(
         TooLarge, match=r"less than 1\.97 MB, 1\.25 times what it takes when it is full: .*large=True"
     ) as caught:
-        UriFilter.create("news", redis=server.url, **MIDDLING)
+        clients.create("news", redis=server.url, **MIDDLING)
     assert caught.value.fits
-    with pytest.raises(TooLarge):
-        asyncio.run(make_asynchronously(server))
     assert admin.keys() == []
-    asyncio.run(make_asynchronously(server, large=True))
+    clients.create("news", redis=server.url, large=True, **MIDDLING)
     leave(admin, MB)
-    UriFilter.create("news", redis=server.url, **MIDDLING).close()
+    clients.create("news", redis=server.url, **MIDDLING)
 
 
 def test_all_that_lives_at_once_counts(server, admin):
@@ -144,19 +131,15 @@ def test_the_advised_memory_wants_no_word(server, admin, timed):
     cli.run("create", "news", *settings, "--redis", server.url)
 
 
-def test_made_by_another_meanwhile(any_server):
+def test_made_by_another_meanwhile(server, admin):
     """What another has made when this process is about to refuse is opened."""
-    with any_server.client() as admin:
-        leave(admin, 2 * MB)
-        try:
-            creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
-            while creator.next() != "INFO":
-                creator.step()
-            UriFilter.create("news", redis=any_server.url, **MIDDLING, large=True).close()
-            creator.run()
-            assert creator.error is None
-        finally:
-            admin.config_set("maxmemory", 0)
+    leave(admin, 2 * MB)
+    creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**MIDDLING)))
+    while creator.next() != "INFO":
+        creator.step()
+    UriFilter.create("news", redis=server.url, **MIDDLING, large=True).close()
+    creator.run()
+    assert creator.error is None
 
 
 def test_a_user_who_may_not_ask(server, admin):
@@ -174,64 +157,59 @@ def test_a_user_who_may_not_ask(server, admin):
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("at", ["SADD", "EVALSHA"])
-def test_memory_that_is_taken_meanwhile(any_server, at, shards):
+def test_memory_that_is_taken_meanwhile(server, admin, at, shards):
     """The server is full when the filter is half made: nothing of it is left, and the message says so."""
-    with any_server.client() as admin:
-        settings = Settings(capacity=1000, shards=shards)
-        creator = Actor(any_server, functools.partial(lifecycle.create, settings=settings))
-        while creator.next() != "SADD":
+    settings = Settings(capacity=1000, shards=shards)
+    creator = Actor(server, functools.partial(lifecycle.create, settings=settings))
+    while creator.next() != "SADD":
+        creator.step()
+    if at == "EVALSHA":
+        for _ in range(4):  # the name is listed; no script, its loading, and again
             creator.step()
-        if at == "EVALSHA":
-            for _ in range(4):  # the name is listed; no script, its loading, and again
-                creator.step()
-        fill(admin)
-        creator.run()
-        admin.config_set("maxmemory", 0)
-        if (at, shards) == ("EVALSHA", 1):
-            assert creator.error is None
-            return
-        assert isinstance(creator.error, ServerUnavailable)
-        assert ("the shards that were made are removed again" in str(creator.error)) == (at == "EVALSHA")
-        assert admin.keys() == []
+    fill(admin)
+    creator.run()
+    admin.config_set("maxmemory", 0)
+    if (at, shards) == ("EVALSHA", 1):
+        assert creator.error is None
+        return
+    assert isinstance(creator.error, ServerUnavailable)
+    assert ("the shards that were made are removed again" in str(creator.error)) == (at == "EVALSHA")
+    assert admin.keys() == []
 
 
-def test_others_complete_what_ran_out_of_memory(any_server):
+def test_others_complete_what_ran_out_of_memory(server, admin):
     """Who ran out of memory opens what another has completed meanwhile, and does not remove it."""
     settings = {"capacity": 1000, "shards": 3}
-    with any_server.client() as admin:
-        creator = Actor(any_server, functools.partial(lifecycle.create, settings=Settings(**settings)))
-        while admin.exists("urifilter:{news:0}:meta") == 0:
+    creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**settings)))
+    while admin.exists("urifilter:{news:0}:meta") == 0:
+        creator.step()
+    fill(admin)
+    while creator.next() != "HGETALL":  # it looks whether it may remove what was made
+        creator.step()
+    admin.config_set("maxmemory", 0)
+    with UriFilter.create("news", redis=server.url, **settings) as other:
+        creator.run()
+        assert creator.result == other.config
+        assert other.insert_ages(range(100)).count(0) == 100
+
+
+def test_with_an_archive_it_is_completed(server, admin, folder):
+    """With an archive, which knows the filter already, the next create completes it; drop frees all."""
+    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{server.socket}"
+    for end in ("create", "drop"):
+        creator = Actor(server, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder)
+        while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
             creator.step()
         fill(admin)
-        while creator.next() != "HGETALL":  # it looks whether it may remove what was made
-            creator.step()
-        admin.config_set("maxmemory", 0)
-        with UriFilter.create("news", redis=any_server.url, **settings) as other:
-            creator.run()
-            assert creator.result == other.config
-            assert other.insert_ages(range(100)).count(0) == 100
-
-
-def test_with_an_archive_it_is_completed(any_server, folder):
-    """With an archive, which knows the filter already, the next create completes it; drop frees all."""
-    settings, url = {"capacity": 1000, "shards": 3}, f"unix://{any_server.socket}"
-    with any_server.client() as admin:
-        for end in ("create", "drop"):
-            creator = Actor(
-                any_server, functools.partial(lifecycle.create, settings=Settings(**settings)), archive=folder
-            )
-            while not creator.ended and admin.exists(shard_key("news", 1, 3, "meta")) == 0:
-                creator.step()
-            fill(admin)
-            creator.run()
-            assert isinstance(creator.error, ServerUnavailable)
-            assert "the next create completes it, and drop removes it" in str(creator.error)
-            if end == "create":
-                admin.config_set("maxmemory", 0)
-                UriFilter.create("news", redis=url, archive=folder, **settings).close()
-            drop_filter("news", redis=url, archive=folder)
-            assert admin.keys() == []
+        creator.run()
+        assert isinstance(creator.error, ServerUnavailable)
+        assert "the next create completes it, and drop removes it" in str(creator.error)
+        if end == "create":
             admin.config_set("maxmemory", 0)
+            UriFilter.create("news", redis=url, archive=folder, **settings).close()
+        drop_filter("news", redis=url, archive=folder)
+        assert admin.keys() == []
+        admin.config_set("maxmemory", 0)
 
 
 def test_drop_frees_a_full_server(server, admin):
@@ -296,20 +274,16 @@ def test_command_line_asks(any_server, answer):
         assert (process.returncode, admin.exists("urifilter:{news:0}:meta")) == ((0, 1) if answer == "y" else (1, 0))
 
 
-def test_service(any_server, tmp_path):
+def test_service(server, admin, tmp_path):
     """A filter of the settings says ``large = true``."""
-    with any_server.client() as admin:
-        leave(admin, 1.8 * MB)
-        try:
-            file = tmp_path / "settings.toml"
-            file.write_text(f'redis_url = "{any_server.url}"\n[filters.news]\ncapacity = 500_000\n')
-            with pytest.raises(TooLarge):
-                try_all(load({}, file))
-            file.write_text(f"{file.read_text()}large = true\n")
-            try_all(load({}, file))
-            assert admin.exists("urifilter:{news:0}:meta")
-        finally:
-            admin.config_set("maxmemory", 0)
+    leave(admin, 1.8 * MB)
+    file = tmp_path / "settings.toml"
+    file.write_text(f'redis_url = "{server.url}"\n[filters.news]\ncapacity = 500_000\n')
+    with pytest.raises(TooLarge):
+        try_all(load({}, file))
+    file.write_text(f"{file.read_text()}large = true\n")
+    try_all(load({}, file))
+    assert admin.exists("urifilter:{news:0}:meta")
 
 
 @pytest.mark.slow
@@ -337,13 +311,12 @@ def test_a_restore_that_does_not_fit(make_server, folder):
 
 
 @pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
-def test_what_a_bitmap_takes(any_server, length):
+def test_what_a_bitmap_takes(server, admin, length):
     """MEMORY USAGE of a bitmap, within 1 %; with the C library's allocator up to a fifth less."""
     key = "urifilter:{news:0}:today"
-    with any_server.client() as client:
-        client.setrange(key, length - 1, b"\0")
-        used = client.memory_usage(key)
-        if client.info("memory")["mem_allocator"].startswith("jemalloc"):
-            assert allocated(length) == pytest.approx(used, rel=0.01)
-        else:
-            assert used <= allocated(length) < used * 1.25
+    admin.setrange(key, length - 1, b"\0")
+    used = admin.memory_usage(key)
+    if admin.info("memory")["mem_allocator"].startswith("jemalloc"):
+        assert allocated(length) == pytest.approx(used, rel=0.01)
+    else:
+        assert used <= allocated(length) < used * 1.25

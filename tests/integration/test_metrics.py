@@ -1,22 +1,21 @@
-"""What the service tells of itself: metrics that are right over several workers, health, and readiness."""
+"""What the service tells of itself: metrics that are right over several workers, load, health, and readiness."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
+import platform
 import signal
 import socket
 import time
-from pathlib import Path
 
 import pytest
 from support.in_flight import Holder
-from support.metrics import Metrics, with_gauges, workers
+from support.metrics import Metrics, with_gauges
 from support.servers import silent_port, wait_until
-from support.service import Service, ask, request
+from support.service import Service, alone, ask, request, workers
 
-from urifilter_redis import ConfigMismatch, UriFilter
+from urifilter_redis import ConfigMismatch, UriFilter, __version__
 from urifilter_redis.service import tokens
 
 NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
@@ -36,33 +35,6 @@ def insert(service, items, name="news", connections=1) -> int:
 def answered(service, name="news") -> tuple[int, int]:
     told = ask(service, "GET", f"/v1/filters/{name}").json()["answered"]
     return told["new"], told["seen"]
-
-
-def state(process) -> str:
-    """Return a process's state as the kernel says it; empty when there is none."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
-
-
-@contextlib.contextmanager
-def alone(service, worker):
-    """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
-    others = [each for each in (service.process.pid, *workers_alive(service)) if each != worker]
-    for each in others:
-        os.kill(each, signal.SIGSTOP)
-    try:
-        for each in others:
-            wait_until(lambda each=each: state(each) == "T", "it does not stop")
-        yield
-    finally:
-        for each in reversed(others):
-            os.kill(each, signal.SIGCONT)
-
-
-def workers_alive(service) -> list[int]:
-    return [each for each in map(int, re.findall(r"server process \[(\d+)\]", service.log())) if state(each)]
 
 
 @pytest.fixture
@@ -474,3 +446,123 @@ def test_ready_when_the_filters_of_the_settings_are(any_server):
         any_server.ask("flushall")
         assert ask(service, "GET", "/readyz").status == 200
         assert insert(service, ["a"]) == 1
+
+
+def inserting(path: str, *items: str) -> bytes:
+    return request("POST", path, b'{"filter_typeid": "news", "URI_list": ["%s"]}' % "".join(items).encode())
+
+
+@pytest.mark.slow
+def test_requests_by_token_and_filter(any_server, news):
+    """Each is counted under the names of its token and its filter, if they exist. Versions are told."""
+    made = {name: tokens.new() for name in ("writer", "reader")}
+    known = [
+        tokens.Token("writer", tokens.digest(made["writer"]), ("news",), "write"),
+        tokens.Token("reader", tokens.digest(made["reader"]), ("*",), "read"),
+    ]
+    with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
+        for number in range(3):
+            ask(service, "POST", "/v1/filters/news/insert", {"items": [number]}, made["writer"])
+        ask(service, "GET", "/v1/filters/news", token=made["reader"])
+        ask(service, "POST", "/v1/filters/news/insert", {"items": [1]}, made["reader"])
+        ask(service, "POST", "/v1/filters/else/contains", {"items": [1]}, made["reader"])
+        ask(service, "GET", "/v1/filters/news", token="a stranger's")
+        wanted = {
+            ("writer", "news", "200"): 3,
+            ("reader", "news", "200"): 1,
+            ("reader", "", "403"): 1,
+            ("reader", "", "404"): 1,
+            ("", "", "401"): 1,
+        }
+
+        def found() -> dict[tuple[str, str, str], float | None]:
+            now = Metrics(service, made["reader"])
+            name = "urifilter_token_requests_total"
+            return {key: now(name, token=key[0], filter=key[1], status=key[2]) for key in wanted}
+
+        wait_until(lambda: found() == wanted, "they are not counted")
+        last = Metrics(service, made["reader"])
+    told = "".join(map(str, last))
+    assert "stranger" not in told
+    assert not any(each in told for each in made.values())
+    assert last("urifilter_build_info", version=__version__, python=platform.python_version()) == 1
+    assert (last("urifilter_workers"), last("urifilter_worker_restarts_total")) == (1, 0)
+
+
+@pytest.mark.slow
+def test_connections_and_requests(make_server):
+    """Open connections are counted, requests that Redis holds up, and those that wait for others or for a pipeline."""
+    server = make_server("redis70")
+    UriFilter.create("news", redis=server.url, **NEWS).close()
+    names = ("connections", "requests_in_flight", "requests_waiting", "requests_queued")
+
+    def load() -> tuple[float | None, ...]:
+        found = Metrics(service)
+        return tuple(found(f"urifilter_{name}") for name in names)
+
+    settings = "[limits]\nrequests = 4\nwait = 60\n"
+    with Service(server.url, settings=settings) as service, service.raw() as idle:
+        assert idle.ask(request("GET", "/healthz")).status == 200
+        ask(service, "GET", "/v1/filters/news")  # it is open
+        wait_until(lambda: load() == (2, 1, 0, 0), "the one that asks is not counted alone")
+        server.suspend()
+        held = [service.raw() for _ in range(6)]
+        try:
+            for number, connection in enumerate(held):
+                connection.send(inserting(service.path, str(number)))
+            # Four of them run, two wait for these; of the four two are under way, and the others want a pipeline. So
+            # does the look at the filters for the metrics, before it is given up.
+            wait_until(lambda: (now := load())[:3] == (8, 7, 2) and now[3] >= 2, f"not so: {load()}")
+            server.resume()
+            assert [connection.answer().status for connection in held] == [200] * 6
+        finally:
+            server.resume()
+            for connection in held:
+                connection.close()
+        wait_until(lambda: load() == (2, 1, 0, 0), "they stay")
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies(any_server, news):
+    """It is counted, and what it had in flight is not told any more."""
+    with Service(any_server.url, "--workers", "2") as service:
+        first = workers(service)[0]
+        before = Metrics(service)("urifilter_worker_restarts_total")
+        wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "they do not tell of themselves")
+        idle = [service.raw() for _ in range(20)]
+        for each in idle:
+            assert each.ask(request("GET", "/healthz")).status == 200
+        wait_until(lambda: Metrics(service)("urifilter_connections") == 21, "not all connections are counted")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: f"Child process [{first}] died" in service.log(), "it does not die")
+        for each in idle:
+            each.close()
+        wait_until(lambda: Metrics(service)("urifilter_worker_restarts_total") > before, "it is not counted")
+        wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "the dead one counts")
+        wait_until(lambda: Metrics(service)("urifilter_connections") == 1, "its connections count")
+
+
+@pytest.mark.slow
+def test_how_far_a_restore_has_come(any_server):
+    """The shards that are not restored yet are counted, also while nobody can open the filter."""
+    names = ("restoring", "restoring_shards", "shards")
+
+    def progress() -> tuple[float | None, ...]:
+        found = Metrics(service)
+        return tuple(found(f"urifilter_filter_{name}", filter="large") for name in names)
+
+    def metas() -> list[bytes]:
+        return sorted(admin.scan_iter("urifilter:{large:*:meta"))
+
+    with (
+        UriFilter.create("large", redis=any_server.url, capacity=1000, shards=4),
+        Service(any_server.url) as service,
+        any_server.client() as admin,
+    ):
+        wait_until(lambda: progress() == (0, 0, 4), "it is not told of")
+        for count in (4, 1):
+            for number, meta in enumerate(metas()):
+                admin.hset(meta, "phase", "restoring" if number < count else "idle")
+            wait_until(lambda count=count: progress() == (1, count, 4), "no progress", patience=60)
+    with Service(any_server.url) as service:  # which cannot open it
+        wait_until(lambda: progress() == (1, 1, 4), "no progress")

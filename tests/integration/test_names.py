@@ -7,11 +7,9 @@ import re
 import shutil
 from pathlib import Path
 
-import click
 import pytest
 from support import cli
 from support.states import dumped
-from urifilter_redis.cli import main
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.archive import export, maintenance
@@ -62,17 +60,10 @@ def snapshot(server, tmp_path):
     return keys, {path: path.read_bytes() if path.is_file() else b"" for path in sorted(tmp_path.rglob("*"))}
 
 
-def commands(group=main, path=()):
-    for name, command in group.commands.items():
-        yield (*path, name), command
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-
-
 def test_every_command_that_takes_a_name_is_tested_here():
     """Each parameter that is a filter's name is read as one, and stands in one of the lines."""
     tested = {" ".join(word for word in line if re.fullmatch("[a-z]+(-[a-z]+)*", word)) for line in LINES}
-    for path, command in commands():
+    for path, command in cli.commands():
         for each in command.params:
             if each.name in {"name", "names", "target", "sources", "like"} and path[0] != "token":
                 assert getattr(each.type, "name", None) == "filter_name", (path, each.name)
@@ -113,15 +104,15 @@ def calls(redis, archive, name):
         yield lambda use=use: drive(use(open_backend(archive)))
 
 
-@pytest.mark.parametrize("number", range(13))
 @pytest.mark.parametrize("name", ["../x", "a/b", "news\n"])
-def test_public_calls(there, folder, tmp_path, monkeypatch, number, name):
+def test_public_calls(there, folder, tmp_path, monkeypatch, name):
     """ValueError, and nothing was touched."""
     monkeypatch.chdir(tmp_path)
     before = snapshot(there, tmp_path)
-    with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
-        list(calls(there.url, folder, name))[number]()
-    assert snapshot(there, tmp_path) == before
+    for call in calls(there.url, folder, name):
+        with pytest.raises(ValueError, match="a filter's name is 1 to 64"):
+            call()
+        assert snapshot(there, tmp_path) == before
 
 
 def test_dots_are_names(there, tmp_path):

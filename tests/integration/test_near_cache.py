@@ -9,9 +9,11 @@ import pickle
 from functools import partial
 
 import pytest
-from support.forked import in_child
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.interrupts import Interrupt
-from support.proxy import Fault, Proxy, first
+from support.proxy import Fault, Proxy, never
 from support.together import together
 
 from urifilter_redis import (
@@ -44,6 +46,30 @@ def news(request, valkey):
             ask_(["first"])
     with UriFilter.open("news", redis=valkey.url, near_cache=1000) as made:
         yield made
+
+
+@pytest.fixture
+def proxy(valkey):
+    """A way to the server that loses nothing at first."""
+    with Proxy(valkey.port) as made:
+        yield made
+
+
+@pytest.fixture
+def lossy(proxy, news):
+    """An object with a cache behind the proxy."""
+    quick = Timeouts(connect=10, reply=10, total=0.2)
+    with UriFilter.open("news", redis=proxy.url, near_cache=1000, timeouts=quick) as made:
+        yield made
+
+
+def lost(proxy, call, *arguments):
+    """Make a call whose replies are lost; return its error."""
+    proxy.plan = lambda _: Fault.CUT_AFTER
+    with pytest.raises(AnswerLost) as caught:
+        call(*arguments)
+    proxy.plan = never
+    return caught.value
 
 
 @pytest.fixture
@@ -287,58 +313,34 @@ def test_expired_by_others(valkey):
             assert news.insert("a") is True
 
 
-def test_retry(news, other, valkey):
+def test_retry(news, other, proxy, lossy):
     """The cache's answers are in the batch, so a retry finds them; it asks the server for the others alone."""
     news.insert("a")
-    with (
-        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        assert lossy.insert("a") is False
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["a", "b"])
-        assert lost.value.answers == [False, None]
-        proxy.plan = lambda _: Fault.PASS
-        other.forget(["a"])
-        assert lossy.insert_many(["a", "b"], retry=lost.value) == [False, True]
-        assert known(lossy, "b") == [False]  # what a repeated call is told may be from before a forgetting
-        assert lossy.insert_many(["b"]) == [False]
+    assert lossy.insert("a") is False
+    error = lost(proxy, lossy.insert_many, ["a", "b"])
+    assert error.answers == [False, None]
+    other.forget(["a"])
+    assert lossy.insert_many(["a", "b"], retry=error) == [False, True]
+    assert known(lossy, "b") == [False]  # what a repeated call is told may be from before a forgetting
+    assert lossy.insert_many(["b"]) == [False]
 
 
-def test_ages_of_a_retry(news, other, valkey):
+def test_ages_of_a_retry(news, other, proxy, lossy):
     """A retry that wants ages asks the server about the items that the cache has answered."""
     news.insert("a")
-    with (
-        Proxy(valkey.port, first(Fault.PASS, *[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        assert lossy.insert_many(["a"]) == [False]
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["b", "a", "c", "a"])
-        assert lost.value.answers[1::2] == [False, False]
-        proxy.plan = lambda _: Fault.PASS
-        other.forget(["a"])
-        assert lossy.insert_ages(["b", "a", "c", "a"], retry=lost.value) == [0, 0, 0, 1]
+    assert lossy.insert_many(["a"]) == [False]
+    error = lost(proxy, lossy.insert_many, ["b", "a", "c", "a"])
+    assert error.answers[1::2] == [False, False]
+    other.forget(["a"])
+    assert lossy.insert_ages(["b", "a", "c", "a"], retry=error) == [0, 0, 0, 1]
 
 
-def test_forgotten_before_a_retry(news, valkey):
+def test_forgotten_before_a_retry(proxy, lossy):
     """A call that was lost, and forgotten before its answer came, leaves nothing in the cache."""
-    with (
-        Proxy(valkey.port, first(*[Fault.CUT_AFTER] * 50)) as proxy,
-        UriFilter.open(
-            "news", redis=proxy.url, near_cache=1000, timeouts=Timeouts(connect=10, reply=10, total=0.2)
-        ) as lossy,
-    ):
-        with pytest.raises(AnswerLost) as lost:
-            lossy.insert_many(["a"])
-        proxy.plan = lambda _: Fault.PASS
-        assert lossy.forget(["a"]) == [True]
-        assert lossy.insert_many(["a"], retry=lost.value) == [True]
-        assert lossy.insert("a") is True
+    error = lost(proxy, lossy.insert_many, ["a"])
+    assert lossy.forget(["a"]) == [True]
+    assert lossy.insert_many(["a"], retry=error) == [True]
+    assert lossy.insert("a") is True
 
 
 @interrupting
@@ -395,15 +397,6 @@ def test_lost_or_restoring(valkey, state):
         assert known(news, "a") == [False]
 
 
-def test_a_forked_child(news, other):
-    """A forked child asks the server about everything, and its own cache begins."""
-    news.insert("a")
-    other.forget(["a"])
-    told = in_child(lambda: [news.insert("a"), news.insert("a"), news.near_cache.hits])
-    assert told == [True, False, 1]
-    assert news.near_cache.hits == 0
-
-
 @pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, lambda news: pickle.loads(pickle.dumps(news))])
 def test_copies(news, valkey, monkeypatch, take):
     """A copy has a cache of its own, of the same size, empty."""
@@ -416,20 +409,13 @@ def test_copies(news, valkey, monkeypatch, take):
         assert (copied.near_cache.hits, copied.near_cache.misses) == (1, 1)
 
 
-def test_impossible_options(valkey):
-    """An impossible option is refused before anything is made."""
-    for make in (UriFilter.create, UriFilter.open):
-        with pytest.raises(ValueError, match="near_cache is a number"):
-            make("news", redis=valkey.url, near_cache=-1)
-
-
 def test_threads(valkey):
     """Threads share a cache: each item that a thread forgets is new to it at once, and new once."""
     with UriFilter.create("news", redis=valkey.url, near_cache=64, **PRECISE) as news:
         wrong: list[object] = []
 
         def crawl(number: int) -> None:
-            for turn in range(60):
+            for turn in range(30):
                 mine, ours = f"{number}/{turn % 7}", f"ours/{turn % 11}"
                 news.insert_many([ours, f"{number}/{turn}/x"])
                 if news.insert_many([mine, mine]) != [True, False] or news.forget([mine]) != [True]:
@@ -440,3 +426,122 @@ def test_threads(valkey):
         together(partial(crawl, number) for number in range(8))
         assert wrong == []
         assert news.near_cache.entries <= 64
+
+
+SECONDS, LIMIT = 10, 4
+WHO = st.integers(0, 2)
+HOW = st.sampled_from([INSERT_MANY, INSERT_MANY, CONTAINS_MANY, FORGET])
+URIS = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3)
+QUESTION = st.tuples(WHO, HOW, URIS)
+
+
+class Machine(RuleBasedStateMachine):
+    """The clients and the model: the items that are seen, and who forgot each of the others last, and when.
+
+    Two clients have a cache, a third has none. Each may ask anything while the answer to another question is on its
+    way. All share one clock, which moves as the test says.
+    """
+
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        wish = {"near_cache": LIMIT, "near_cache_seconds": SECONDS}
+        first = UriFilter.create("news", redis=self.url, capacity=1000, error_rate=1e-9, shards=2, **wish)
+        others = [UriFilter.open("news", redis=self.url, **more) for more in (wish, {})]
+        self.clients, self.now = [first, *others], 0.0
+        for ask in (first.insert_many, first.contains_many, first.forget):
+            ask(["z"])  # so that each script is loaded
+        for each in self.clients[:2]:
+            near = each._session.near
+            near.clock = lambda: self.now
+            near.reset()
+        self.seen: set[str] = set()
+        self.forgotten: dict[str, tuple[int, float]] = {}
+
+    def teardown(self) -> None:
+        self.clients[0].drop()
+        for each in self.clients:
+            each.close()
+
+    @rule(question=QUESTION)
+    def ask(self, question) -> None:
+        self.answer(question, lambda: None)
+
+    @rule(question=QUESTION, other=QUESTION, seconds=st.integers(0, 6), early=st.booleans())
+    def ask_while_another_question_is_on_its_way(self, question, other, seconds, early) -> None:
+        def meanwhile() -> None:
+            self.now += seconds
+            self.answer(other, lambda: None)
+
+        self.answer(question, meanwhile, early=early)
+
+    @rule(seconds=st.integers(1, 12))
+    def wait(self, seconds) -> None:
+        self.now += seconds
+
+    @invariant()
+    def bounded(self) -> None:
+        assert all(each.near_cache.entries <= LIMIT for each in self.clients[:2])
+
+    def answer(self, question, meanwhile, *, early=False) -> None:
+        """Ask a question; ``meanwhile`` happens between its sending and the server's answer, or after that."""
+        who, method, uris = question
+        news, expected, first = self.clients[who], [], True
+        batch = items.question(news._session, method, uris)
+        asked = [answer is None for answer in batch.answers]
+        for uri, sent in zip(uris, asked, strict=True):
+            assert sent or self.may_withhold(who, uri), uri
+
+        def perform(step, sender):
+            nonlocal first
+            if not (isinstance(step, Send) and first):
+                return driver.perform_step(step, sender)
+            first = False
+            if early:
+                meanwhile()
+            outcome = driver.perform_step(step, sender)
+            expected.extend(self.serve(question, asked))
+            if not early:
+                meanwhile()
+            return outcome
+
+        driver.drive(items.resolve(news._session, batch), news._connector, perform=perform)
+        told = [bool(answer) for answer, sent in zip(batch.answers, asked, strict=True) if sent]
+        assert told == expected
+
+    def may_withhold(self, who: int, uri: str) -> bool:
+        """Whether a cache may say that an item was seen: it is, or another client forgot it not long ago."""
+        if uri in self.seen:
+            return True
+        forgetter, at = self.forgotten[uri]
+        return forgetter != who and self.now < at + SECONDS
+
+    def serve(self, question, asked) -> list[bool]:
+        """Answer as the server does: whether each item that it was asked about was there."""
+        who, method, uris = question
+        answers = []
+        for uri, sent in zip(uris, asked, strict=True):
+            if sent:
+                answers.append(uri in self.seen)
+                if method is INSERT_MANY:
+                    self.seen.add(uri)
+                elif method is FORGET and uri in self.seen:
+                    self.seen.remove(uri)
+                    self.forgotten[uri] = (who, self.now)
+        return answers
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("examples", [25, pytest.param(400, marks=pytest.mark.slow)])
+def test_model(valkey, examples):
+    """The server's answers are right; a cache withholds only what another client forgot, and not for longer than set.
+
+    An item that this client forgets is never withheld from it.
+    """
+    machine = type("Bound", (Machine,), {"url": f"unix://{valkey.socket}"})
+    phases = [Phase.generate] if examples == 25 else list(Phase)
+    few = settings(
+        max_examples=examples, stateful_step_count=40, phases=phases, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(machine, settings=few)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.server
 import os
 import shutil
-import socket
-import socketserver
 import subprocess
 import threading
 
 import pytest
-from support.forwarder import _pump
+from support.forwarder import Forwarder
 from support.pages import ROOT, blocks_of
 from support.service import Service
 
@@ -25,37 +22,6 @@ PAGE = ROOT / "docs" / "how-to" / "other-languages.md"
 PROGRAMS = {"unique.mjs": ("node",), "unique.go": ("go", "run"), "Unique.java": ("java",)}
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-
-
-class Losing:
-    """Passes bytes on to a loopback port, but for the replies of its first connection; a context manager."""
-
-    def __init__(self, to: int) -> None:
-        self.lost = 0
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(handler) -> None:  # noqa: N805
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", to)) as service:
-                    threading.Thread(target=_pump, args=(handler.request, service), daemon=True).start()
-                    if self.lost == 0:
-                        self.lost = len(service.recv(1 << 16))
-                        handler.request.shutdown(socket.SHUT_RDWR)
-                    else:
-                        _pump(service, handler.request)
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-        self._thread.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 def program(name, folder, address, *arguments) -> subprocess.CompletedProcess[str]:
@@ -112,13 +78,9 @@ def test_a_page_in_html_ends_the_program(tmp_path, name):
 def test_a_lost_reply_is_asked_for_again(any_server, tmp_path, name):
     """The service inserts, its reply is lost, and the program still gets "new"."""
     with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
-        service = Service(any_server.url)
-        try:
-            with Losing(service.port) as way:
-                done = program(name, tmp_path, way.url, "https://example.com/a")
-                assert way.lost > 0
-        finally:
-            service.stop()
+        with Service(any_server.url) as service, Forwarder(service.port, loses=1) as way:
+            done = program(name, tmp_path, f"http://127.0.0.1:{way.port}", "https://example.com/a")
+            assert way.lost > 0
         told = '"new":[true]' if name == "Unique.java" else "https://example.com/a"  # which prints the answer as it is
         assert told in done.stdout, done.stderr
         assert "https://example.com/a" in news

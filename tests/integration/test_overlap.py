@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
 from support.proxy import Fault, Proxy, first, never
 
-from urifilter_redis import AnswerLost, AsyncUriFilter, BadItem, Timeouts, UriFilter
+from urifilter_redis import AnswerLost, Timeouts, UriFilter
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.protocol.calls import ITEMS_A_CALL
@@ -23,16 +22,6 @@ EXPECTED = [True] * len(ITEMS) + [False] * 100
 
 def create(url: str, **more) -> UriFilter:
     return UriFilter.create("news", redis=url, capacity=100_000, error_rate=1e-9, shards=3, **more)
-
-
-def answered(url: str) -> list[bool]:
-    """Return the answers of the asyncio client to all items and some again."""
-
-    async def ask() -> list[bool]:
-        async with AsyncUriFilter.open("news", redis=url) as news:
-            return await news.insert_many(TWICE)
-
-    return asyncio.run(ask())
 
 
 @pytest.fixture
@@ -58,57 +47,41 @@ def overlapped(monkeypatch):
     return sendings
 
 
-@pytest.mark.parametrize("client", ["blocking", "asyncio"])
-def test_long_lists(any_server, overlapped, client):
-    """All answers are right and in order; each window's work is done once, while its replies are on their way."""
-    with create(any_server.url) as news:
-        overlapped.clear()
-        assert (news.insert_many(TWICE) if client == "blocking" else answered(any_server.url)) == EXPECTED
-        assert len(overlapped) >= len(ITEMS) / ITEMS_A_CALL / 8
-        assert all(done == [1] for done in overlapped)
-        assert news.contains_many(ITEMS) == [True] * len(ITEMS)
-        assert news.unresolved == []
+@pytest.fixture(params=["any_server", "cluster"])
+def news(request, clients):
+    """A filter on one server, or on several."""
+    create(request.getfixturevalue(request.param).url).close()
+    return clients.open("news", redis=request.getfixturevalue(request.param).url)
 
 
-@pytest.mark.parametrize("client", ["blocking", "asyncio"])
-def test_long_lists_on_a_cluster(cluster, overlapped, client):
-    """So it is if each window goes in parts to several nodes."""
-    with create(cluster.url) as news:
-        overlapped.clear()
-        assert (news.insert_many(TWICE) if client == "blocking" else answered(cluster.url)) == EXPECTED
-        assert overlapped
-        assert all(done == [1] for done in overlapped)
+def test_long_lists(news, overlapped):
+    """All answers are right and in order; each window's work is done once, while its replies are on their way.
+
+    So it is if each window goes in parts to several nodes.
+    """
+    assert news.insert_many(TWICE) == EXPECTED
+    assert len(overlapped) >= len(ITEMS) / ITEMS_A_CALL / 8
+    assert all(done == [1] for done in overlapped)
+    assert news.contains_many(ITEMS) == [True] * len(ITEMS)
+    assert news.unresolved == []
 
 
-@pytest.mark.parametrize("client", ["blocking", "asyncio"])
-@pytest.mark.parametrize("kind", ["any_server", "cluster"])
-def test_work_that_fails(request, monkeypatch, client, kind):
+def test_work_that_fails(news, monkeypatch):
     """An error in that work reaches the caller; all answers are to be had, once, and on sound connections."""
-    server, left = request.getfixturevalue(kind), iter([True, False])
+    left = iter([True, False])
 
     def failing(step):
         if isinstance(step, Send) and step.meanwhile is not None and not next(left, True):
             step.meanwhile = lambda: 1 // 0
         return step
 
-    async def ask() -> None:
-        async with AsyncUriFilter.open("news", redis=server.url) as news:
-            with pytest.raises(ZeroDivisionError):
-                await news.insert_many(TWICE)
-            (lost,) = news.unresolved
-            assert await news.insert_many(TWICE, retry=lost) == EXPECTED
-
     perform, awaited = driver.perform_step, driver.perform_step_async
     monkeypatch.setattr(driver, "perform_step", lambda step, sender: perform(failing(step), sender))
     monkeypatch.setattr(driver, "perform_step_async", lambda step, sender: awaited(failing(step), sender))
-    with create(server.url) as news:
-        if client == "asyncio":
-            asyncio.run(ask())
-            return
-        with pytest.raises(ZeroDivisionError):
-            news.insert_many(TWICE)
-        (lost,) = news.unresolved
-        assert news.insert_many(TWICE, retry=lost) == EXPECTED
+    with pytest.raises(ZeroDivisionError):
+        news.insert_many(TWICE)
+    (lost,) = news.unresolved
+    assert news.insert_many(TWICE, retry=lost) == EXPECTED
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
@@ -141,19 +114,3 @@ def test_server_that_goes_away_in_a_later_window(any_server):
         assert None in lost.value.answers
         proxy.plan = never
         assert news.insert_many(TWICE, retry=lost.value) == EXPECTED
-
-
-@pytest.mark.parametrize("client", ["blocking", "asyncio"])
-def test_a_bad_item_at_the_end(any_server, client):
-    """It is refused before anything is sent, however long the list is."""
-    items = [*ITEMS, float("nan")]
-
-    async def ask() -> None:
-        async with AsyncUriFilter.open("news", redis=any_server.url) as news:
-            await news.insert_many(items)
-
-    with create(any_server.url) as news:
-        with pytest.raises(BadItem) as refused:
-            news.insert_many(items) if client == "blocking" else asyncio.run(ask())
-        assert refused.value.indices == [len(ITEMS)]
-        assert news.contains_many(ITEMS) == [False] * len(ITEMS)

@@ -1,14 +1,21 @@
-"""What tests look at in an archive."""
+"""What tests look at in an archive, and how they let it lie."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
+import operator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
+from urifilter_redis.storage.packing import pack
 
 
 def sound(archive: str, *, slices: bool = True) -> int:
@@ -41,3 +48,41 @@ def leftovers(archive: str) -> int:
         assert any(blob.id.encode() in text for text in documents)
     drive(backend.close())
     return removed.blobs
+
+
+def lie(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a document, and give it the SHA-256 that is right then."""
+    text = json.loads(path.read_bytes())
+    change(text["document"])
+    path.write_text(json.dumps(text | {"sha256": documents._sha256(text["document"])}))
+
+
+def _changing(path: tuple[Any, ...], change: Callable[[Any, Any], object]) -> Callable[[dict[str, Any]], object]:
+    """Return what changes, of a document, the place to which a path leads."""
+    return lambda values: change(functools.reduce(operator.getitem, path[:-1], values), path[-1])
+
+
+def put(value: object, *path: Any):
+    """Return what puts a value into a document."""
+    return _changing(path, lambda holder, name: operator.setitem(holder, name, value))
+
+
+def drop_field(*path: Any):
+    return _changing(path, operator.delitem)
+
+
+def more(*path: Any, by: int = 1):
+    return _changing(path, lambda holder, name: operator.setitem(holder, name, holder[name] + by))
+
+
+def blob_of(path: Path, name: str, data: bytes, pieces: list[dict[str, Any]]) -> None:
+    """Write a blob, and let a document say that it is what it keeps under a name."""
+    blob = f"{path.parent.name}-{'0' * 15}1"
+    (path.parent / f"{blob}.blob").write_bytes(data)
+    lie(path, put({"blob": blob, "pieces": pieces}, name))
+
+
+def piece_of(data: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Return data as they are packed, and what a document says of them."""
+    packed = pack(data)
+    return packed, {"length": len(data), "packed": len(packed), "sha256": hashlib.sha256(data).hexdigest()}

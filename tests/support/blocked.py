@@ -1,13 +1,25 @@
-"""Awaited objects as blocking ones, so that one test serves both clients."""
+"""The four clients, all blocking, so that one test serves them: of the library and of the SDK, each awaited, too."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
+import ssl
 import time
+from typing import Any
 
 from support.servers import PATIENCE
 from urifilter_redis import AsyncUriFilter, UriFilter
+from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
+
+#: The clients of the library, and those of the service.
+LIBRARY = ("blocking", "asyncio")
+SDK = ("sdk", "asyncio-sdk")
+
+#: Of no certificates: to read those of the machine takes longer than most tests, and no test asks for them.
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Blocked:
@@ -44,22 +56,49 @@ class Blocked:
         self._wait(self._made.__aexit__(*raised))
 
 
+class Named:
+    """A client of the SDK whose calls are about one filter, as those of the library are."""
+
+    def __init__(self, api, name: str) -> None:
+        self._api, self._name = api, name
+
+    def __getattr__(self, name):
+        value = getattr(self._api, name)
+        return functools.partial(value, self._name) if callable(value) and name != "close" else value
+
+    def __repr__(self) -> str:
+        return repr(self._api)
+
+
 class Clients:
-    """Makes filters, and opens them, with one of the clients; a context manager that closes them."""
+    """Makes filters, and opens them, with one of the four clients; a context manager that closes them.
+
+    Attributes:
+        kind: one of ``LIBRARY`` and ``SDK``.
+        made: the clients as they are, and not blocking.
+    """
 
     def __init__(self, kind: str) -> None:
-        self._loop = asyncio.new_event_loop() if kind == "awaited" else None
-        self._made: list = []
+        self.kind, self.is_sdk, self.awaited = kind, kind in SDK, kind.startswith("asyncio")
+        self._loop = asyncio.new_event_loop() if self.awaited else None
+        self.made: list[Any] = []
+        self._opened: list[Any] = []
 
     def create(self, name: str, **more):
-        return self._note("create", name, more)
+        return self._note((AsyncUriFilter if self.awaited else UriFilter).create(name, **more))
 
-    def open(self, name: str, **more):
-        return self._note("open", name, more)
+    def open(self, name: str = "news", *, redis: Any, **more):
+        """Open a filter; for the SDK ``redis`` is the address of the service."""
+        if not self.is_sdk:
+            return self._note((AsyncUriFilter if self.awaited else UriFilter).open(name, redis=redis, **more))
+        kind = AsyncFilterAPIClient if self.awaited else FilterAPIClient
+        return self._note(kind(redis, verify=_NO_CERTIFICATES, **more), name)
 
-    @property
-    def awaited(self) -> bool:
-        return self._loop is not None
+    def _note(self, made, *name: str):
+        self.made.append(self.wait(made))
+        opened = Named(self.made[-1], *name) if name else self.made[-1]
+        self._opened.append(Blocked(opened, self._loop) if self.awaited else opened)
+        return self._opened[-1]
 
     def wait(self, answer):
         """Wait for an answer, if it is awaitable."""
@@ -85,20 +124,16 @@ class Clients:
                 raise TimeoutError(what)
             self.let_pass(0.01)
 
-    def _note(self, method: str, name: str, more: dict):
-        if self._loop is None:
-            made = getattr(UriFilter, method)(name, **more)
-        else:
-            made = Blocked(self._loop.run_until_complete(getattr(AsyncUriFilter, method)(name, **more)), self._loop)
-        self._made.append(made)
-        return made
-
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for made in self._made:
-            made.close()
+        for each in self._opened:
+            each.close()
         if self._loop is not None:
+            for task in asyncio.all_tasks(self._loop):  # those that beat for claims that nobody has closed
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    self._loop.run_until_complete(task)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()

@@ -13,11 +13,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TextIO
 from unittest import mock
 
+import click
 import pytest
 from urifilter_redis.cli import main
 
@@ -32,6 +33,13 @@ def start(*arguments: object, **options) -> subprocess.Popen[bytes]:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "urifilter_redis.cli", *map(str, arguments)]
     return subprocess.Popen(command, **(pipes | options))
+
+
+def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
+    """Give a command that runs something to read."""
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
 
 
 def run_process(*arguments: object, given: bytes = b"", code: int = 0, **options) -> tuple[bytes, str]:
@@ -71,6 +79,24 @@ def invoke(
         ):
             main([*map(str, arguments)], prog_name=_PROGRAM)
         return int(ended.value.code or 0), _whole(out), _whole(err)
+
+
+def urls(count: int) -> list[bytes]:
+    """Return lines of a usual length, all different."""
+    return [b"https://example.com/some/longer/path/%d" % number for number in range(count)]
+
+
+def joined(lines: Iterable[bytes]) -> bytes:
+    """Return lines as they stand in a file."""
+    return b"".join(line + b"\n" for line in lines)
+
+
+def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield all commands, with the words that name them."""
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
 
 
 def _checked(arguments, wanted: int, code: int, out: bytes, err: bytes) -> tuple[bytes, str]:

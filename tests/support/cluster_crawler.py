@@ -56,7 +56,7 @@ def ask(news, numbers: list[int]) -> list[int]:
 def main() -> None:
     url, name, seed, together, folder = sys.argv[1:]
     draw, stop = random.Random(int(seed)), Path(folder) / "stop"
-    with Clients("awaited" if int(seed) % 2 else "blocking") as clients, (Path(folder) / seed).open("w", 1) as log:
+    with Clients("asyncio" if int(seed) % 2 else "blocking") as clients, (Path(folder) / seed).open("w", 1) as log:
         news, end = clients.open(name, redis=url, timeouts=Timeouts(total=1)), 0
         while not stop.exists():
             numbers = [*range(end, end + BLOCK), *(draw.randrange(end + BLOCK) for _ in range(BLOCK // 2))]

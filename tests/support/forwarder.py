@@ -41,10 +41,13 @@ def _openssl(*arguments: object) -> None:
 
 
 class Forwarder:
-    """Passes all bytes on to a loopback port, over TLS if there is a context; a context manager."""
+    """Passes all bytes on to a loopback port, over TLS if there is a context; a context manager.
 
-    def __init__(self, to: int, context: ssl.SSLContext | None = None) -> None:
-        self.count = 0
+    ``loses`` is how many of the first connections end when their first reply has come, which is lost.
+    """
+
+    def __init__(self, to: int, context: ssl.SSLContext | None = None, *, loses: int = 0) -> None:
+        self.count = self.lost = 0
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(handler) -> None:  # noqa: N805
@@ -52,6 +55,11 @@ class Forwarder:
                 with contextlib.suppress(OSError):
                     side = context.wrap_socket(handler.request, server_side=True) if context else handler.request
                     with side, socket.create_connection(("127.0.0.1", to)) as other:
+                        if self.lost < loses:
+                            threading.Thread(target=_pump, args=(side, other), daemon=True).start()
+                            self.lost += bool(other.recv(1 << 16))
+                            side.shutdown(socket.SHUT_RDWR)
+                            return
                         back = threading.Thread(target=_pump, args=(other, side))
                         back.start()
                         _pump(side, other)

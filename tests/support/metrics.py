@@ -1,8 +1,6 @@
-"""The metrics of a service, as Prometheus reads them, and its workers."""
+"""The metrics of a service, as Prometheus reads them."""
 
 from __future__ import annotations
-
-import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,11 +51,3 @@ def with_gauges(service, *filters, **more) -> Metrics:
         return told if all([told("urifilter_redis_up"), *gauges]) else None
 
     return wait_until(found, "there are no gauges")
-
-
-def workers(service, count=2) -> list[int]:
-    """Return the workers, in the order of their start, when there have been so many and all take requests."""
-    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
-    found = re.findall(r"Started server process \[(\d+)\]", service.log())
-    assert len(found) == count
-    return list(map(int, found))

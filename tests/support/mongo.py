@@ -10,7 +10,6 @@ import functools
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from support.servers import PATIENCE, free_port, suspend
+from support.servers import PATIENCE, Killable, free_port
 
 REAL = "TEST_URIFILTER_MONGODB"
 PYTHON = "TEST_URIFILTER_MONGOECO"
@@ -67,7 +66,7 @@ def shown() -> str:
     return {"real": "a real server", "mongoeco": "mongoeco, an emulator", "mongomock": "mongomock, in process"}[kind()]
 
 
-class MongoServer:
+class MongoServer(Killable):
     """One mongoeco process of a test's own, which it may kill; with ``kept`` data survives that."""
 
     def __init__(self, *, kept: bool = False) -> None:
@@ -78,7 +77,6 @@ class MongoServer:
         self._command = [python, "-c", _SERVE]
         self._data = [str(self.folder / "data.sqlite")] if kept else []
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
@@ -107,21 +105,6 @@ class MongoServer:
                     continue
                 return True
         return False
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
-    def suspend(self) -> None:
-        suspend(self.process.pid)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Shared:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 import signal
-import ssl
 import threading
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,23 +18,20 @@ from typing import Any
 import httpx
 import pytest
 
-from support.blocked import Blocked
+from support.blocked import Clients
 from support.forked import in_child
 from support.proxy import Fault, HttpProxy, Proxy, first, never
 from support.servers import PATIENCE, wait_until
-from urifilter_redis import AnswerLost, AsyncUriFilter, Timeouts, UriFilter
+from urifilter_redis import AnswerLost, Timeouts
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
 from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.protocol.outcomes import Unsent
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
-KINDS = ("blocking", "asyncio", "SDK", "asyncio SDK")
-SDKS = KINDS[2:]
-BLOCKING = KINDS[::2]
+BLOCKING = ("blocking", "sdk")
 
-#: All four, for parameters: a blocking client and its awaited twin share their code, so one of both is quick.
-EACH_KIND = ("blocking", "asyncio SDK", *(pytest.param(each, marks=pytest.mark.slow) for each in ("asyncio", "SDK")))
+#: When a call is interrupted.
+WHEN = ["before it is sent", "after it was answered"]
 
 #: Settings of the filter: with this seed ``ITEMS`` are of all shards.
 PRECISE = {"capacity": 100_000, "error_rate": 1e-9, "shards": 3, "seed": 1}
@@ -46,73 +42,37 @@ ITEMS_A_REQUEST = 4
 
 PATIENT = Timeouts(connect=20, reply=20, total=30)
 
-#: Of no certificates: to read those of the machine takes longer than most of these tests, and no test asks for them.
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
 #: A lease that does not end, and has no beat, while a test runs.
 LEASE = 3600
 
 
-class _Named:
-    """A client of the SDK whose calls are about one filter, as those of the library are."""
-
-    def __init__(self, api, name: str) -> None:
-        self._api, self._name = api, name
-
-    def __getattr__(self, name):
-        value = getattr(self._api, name)
-        return (
-            functools.partial(value, self._name) if callable(value) and name not in {"close", "__aenter__"} else value
-        )
-
-    def __repr__(self) -> str:
-        return repr(self._api)
-
-
-class Client:
+class Client(Clients):
     """One of the four clients, with the filter "news" open behind a proxy; a context manager.
 
     Attributes:
-        kind: one of ``KINDS``.
         news: the filter: its methods, with the filter's name said, and blocking.
         mine: claims of ``news``.
         network: the proxy.
     """
 
     def __init__(self, kind: str, server, service, timeouts: Timeouts = PATIENT) -> None:
-        self.kind, self.is_sdk, self._timeouts = kind, kind.endswith("SDK"), timeouts
+        super().__init__(kind)
+        self._timeouts = timeouts
         self.network = HttpProxy(service.port) if self.is_sdk else Proxy(server.port)
-        self._loop = asyncio.new_event_loop() if kind.startswith("asyncio") else None
-        self._made: list[Any] = []  # the clients as they are, and not blocking
-        self._opened: list[Any] = []
         self.news = self.open()
 
     def open(self, name: str = "news"):
         """Open a filter with another object of the same kind."""
-        where, more = self.network.url, {"timeouts": self._timeouts}
-        if self.is_sdk:
-            kind = AsyncFilterAPIClient if self.is_async else FilterAPIClient
-            made = kind(where, verify=_NO_CERTIFICATES, **more)
-        else:
-            made = (AsyncUriFilter if self.is_async else UriFilter).open(name, redis=where, **more)
-            made = self.wait(made)
-        self._made.append(made)
-        opened = _Named(made, name) if self.is_sdk else made
-        self._opened.append(Blocked(opened, self._loop) if self.is_async else opened)
-        return self._opened[-1]
+        return super().open(name, redis=self.network.url, timeouts=self._timeouts)
 
     @functools.cached_property
     def mine(self):
         return self.news.claims(lease=LEASE)
 
     @property
-    def is_async(self) -> bool:
-        return self._loop is not None
-
-    @property
     def interruption(self) -> type[BaseException]:
         """What ends a call from outside."""
-        return asyncio.CancelledError if self.is_async else KeyboardInterrupt
+        return asyncio.CancelledError if self.awaited else KeyboardInterrupt
 
     @property
     def asked(self) -> int:
@@ -126,16 +86,12 @@ class Client:
 
     @property
     def _sessions(self) -> list:
-        return [each._api.session if self.is_sdk else each._session for each in self._made]
+        return [each._api.session if self.is_sdk else each._session for each in self.made]
 
     def enter(self):
         """Begin a ``with`` block of the object."""
-        made = self._made[0]
-        return self.wait(made.__aenter__() if self.is_async else made.__enter__())
-
-    def wait(self, answer):
-        """Wait for an answer, if it is awaitable."""
-        return self._loop.run_until_complete(answer) if self.is_async else answer
+        made = self.made[0]
+        return self.wait(made.__aenter__() if self.awaited else made.__enter__())
 
     def code_of(self, error: BaseException) -> str:
         """What an error says, in the words of the service."""
@@ -154,7 +110,7 @@ class Client:
     def set_total(self, seconds: float) -> None:
         """Let calls, also one that runs, take so long."""
         timeouts = replace(self._timeouts, total=seconds)
-        for each, session in zip(self._made, self._sessions, strict=True):
+        for each, session in zip(self.made, self._sessions, strict=True):
             session.timeouts = timeouts
             if self.is_sdk:
                 each._api._timeouts = timeouts
@@ -241,7 +197,7 @@ class Client:
 
         def press() -> None:
             wait_until(lambda: self.network.counts[Fault.HANG], "nothing is asked")
-            if self.is_async:
+            if self.awaited:
                 self._loop.call_soon_threadsafe(cancel)
             else:
                 signal.pthread_kill(caller, signal.SIGUSR1)
@@ -292,7 +248,7 @@ class Client:
 
         with monkeypatch.context() as patched:
             if self.is_sdk:
-                patched.setattr(self._made[0]._api, "url", httpx.URL("http://127.0.0.1:9"))
+                patched.setattr(self.made[0]._api, "url", httpx.URL("http://127.0.0.1:9"))
             else:
                 patched.setattr(driver, "perform_step", unsent)
                 patched.setattr(driver, "perform_step_async", unsent_async)
@@ -302,7 +258,7 @@ class Client:
         """Run ``work`` in a forked child, in an event loop of the child's; return its answer."""
 
         def begun():
-            if self.is_async:
+            if self.awaited:
                 self._loop = asyncio.new_event_loop()
                 for each in [*self._opened, *([self.mine] if "mine" in self.__dict__ else [])]:
                     each._loop = self._loop
@@ -310,16 +266,9 @@ class Client:
 
         return in_child(begun)
 
-    def __enter__(self):
-        return self
-
     def __exit__(self, *_) -> None:
         self.network.plan = never
-        for each in self._opened:
-            each.close()
-        if self._loop is not None:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        super().__exit__()
         self.network.__exit__()
 
 

@@ -172,7 +172,37 @@ def _stat(process: Path) -> list[str]:
         return [""]
 
 
-class Server:
+class Killable:
+    """A process with a folder of its own, which a test may stop in each way; a context manager."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def suspend(self) -> None:
+        """SIGSTOP; return once no thread of it runs any more."""
+        suspend(self.process.pid)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+
+class Server(Killable):
     """One server process; a context manager. ``config`` goes to its command line."""
 
     def __init__(self, kind: str, *, environment: dict[str, str] | None = None, **config: str) -> None:
@@ -181,7 +211,6 @@ class Server:
         self.config = {"save": "", "appendonly": "no", "loglevel": "warning"} | config
         self.folder = Path(tempfile.mkdtemp(prefix="uf-"))
         self.socket = self.folder / "s"
-        self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.start()
 
@@ -240,29 +269,6 @@ class Server:
     def client_at(self, port: int) -> redis.Redis:
         password = self.config.get("requirepass")
         return redis.Redis(port=port, password=password, retry=Retry(NoBackoff(), 0), protocol=2)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
-    def suspend(self) -> None:
-        """SIGSTOP; return once no thread of it runs any more."""
-        suspend(self.process.pid)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.stop()
 
 
 class Saved:

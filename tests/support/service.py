@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,38 @@ class Service:
             connection.send(request("GET", "/healthz"))
             answer = connection.answer()
         return answer is not None and answer.status == 200
+
+
+def workers(service: Service, count: int = 2) -> list[int]:
+    """Return the workers, in the order of their start, when there have been so many and all take requests."""
+    wait_until(lambda: service.log().count("Application startup complete") >= count, "the workers do not start")
+    found = re.findall(r"Started server process \[(\d+)\]", service.log())
+    assert len(found) == count
+    return list(map(int, found))
+
+
+def state(process: int) -> str:
+    """Return a process's state as the kernel says it; empty when there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+@contextlib.contextmanager
+def alone(service: Service, worker: int) -> Iterator[None]:
+    """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
+    begun = map(int, re.findall(r"server process \[(\d+)\]", service.log()))
+    others = [each for each in (service.process.pid, *begun) if each != worker and state(each) not in {"", "Z"}]
+    for each in others:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        for each in others:
+            wait_until(lambda each=each: state(each) == "T", "it does not stop")
+        yield
+    finally:
+        for each in reversed(others):
+            os.kill(each, signal.SIGCONT)
 
 
 @dataclass(frozen=True)

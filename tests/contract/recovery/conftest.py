@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import EACH_KIND, ITEMS_A_REQUEST, PRECISE, Client
+from support.recovering import ITEMS_A_REQUEST, PRECISE, Client
+from support.surfaces import PYTHON, cases
 
 from urifilter_redis.protocol import scripts
 
@@ -34,7 +35,7 @@ def news(any_server, make_filter_at):
     return make_filter_at(any_server)
 
 
-@pytest.fixture(params=EACH_KIND)
+@pytest.fixture(params=cases(*PYTHON))
 def client(request, any_server, service, news, monkeypatch):
     """One of the four clients, of which a call about ``ITEMS`` has three requests."""
     monkeypatch.setattr("urifilter_redis.sdk.calls.ITEMS_A_REQUEST", ITEMS_A_REQUEST)

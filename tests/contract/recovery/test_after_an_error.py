@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import CALLS, COMMANDS, ITEMS, PRECISE
+from support.recovering import CALLS, COMMANDS, ITEMS
 
-from urifilter_redis import UriFilter, UriFilterError
+from urifilter_redis import UriFilterError
 
 
 def goes_on(client, news) -> None:
@@ -56,29 +56,6 @@ def test_after_an_interruption(client, news, monkeypatch):
     (error,) = client.news.unresolved
     assert client.news.insert_many(ITEMS, retry=error) == [True] * 12
     goes_on(client, news)
-
-
-def test_after_the_filter_was_dropped_each_call_says_so(client, news):
-    news.drop()
-    for call in CALLS:
-        with pytest.raises(UriFilterError) as gone:
-            call.of(client)(ITEMS)
-        assert client.code_of(gone.value) == "filter_not_found"
-        assert client.mine.held == []
-
-
-def test_after_the_filter_was_made_anew(client, news, any_server):
-    """An object of the library means the one that it opened; the service has the one of this name."""
-    client.news.insert_many(ITEMS)
-    news.drop()
-    with UriFilter.create("news", redis=any_server.url, **PRECISE) as other:
-        if client.is_sdk:
-            assert client.news.insert_many(ITEMS) == [True] * 12
-        else:
-            with pytest.raises(UriFilterError) as mismatch:
-                client.news.insert_many(ITEMS)
-            assert client.code_of(mismatch.value) == "config_mismatch"
-            assert other.contains_many(ITEMS) == [False] * 12
 
 
 def test_a_closed_object_says_so_and_sends_nothing(client):

@@ -8,14 +8,13 @@ from functools import partial
 import pytest
 from support.in_flight import let_lapse
 from support.interrupts import Interrupt
-from support.recovering import CALLS, COMMANDS, ITEMS, LEASE, SDKS, each_of
+from support.recovering import CALLS, COMMANDS, ITEMS, LEASE, WHEN, each_of
+from support.surfaces import SDK
 
 from urifilter_redis.engine import batch, holdings
 from urifilter_redis.flows import items as item_flows
 
 ROUND = itertools.count()
-
-WHEN = ["before it is sent", "after it was answered"]
 
 #: Calls whose answers are to be had; what an interrupted claim took is given back.
 ENDING = [each for each in COMMANDS if each.command != "claim"]
@@ -31,15 +30,6 @@ def resolved(client, call, items):
     return answers
 
 
-@pytest.mark.parametrize("sent", [pytest.param(False, marks=pytest.mark.slow), True], ids=WHEN)
-@each_of(ENDING, quick=True)
-def test_all_answers_of_an_interrupted_call_are_to_be_had_once(client, call, sent, monkeypatch):
-    call.prepare(client)
-    assert client.interrupt(monkeypatch, call.of(client), ITEMS, sent=sent)
-    assert resolved(client, call, ITEMS) == call.told(ITEMS)
-    assert call.of(client)(ITEMS) == call.again(ITEMS)
-
-
 @each_of(COMMANDS)
 def test_a_call_that_hangs_can_be_interrupted(client, call):
     call.prepare(client)
@@ -51,7 +41,7 @@ def test_a_call_that_hangs_can_be_interrupted(client, call):
 
 @pytest.mark.parametrize("at", [2, 3])
 @each_of(ENDING)
-@pytest.mark.parametrize("client", SDKS, indirect=True)
+@pytest.mark.parametrize("client", SDK, indirect=True)
 def test_a_call_of_several_requests_is_interrupted_at_any_of_them(client, call, at, monkeypatch):
     call.prepare(client)
     assert client.interrupt(monkeypatch, call.of(client), ITEMS, at=at)
@@ -138,7 +128,7 @@ def fresh(client, call) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("small", "no_doubt")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("client", ["blocking", "SDK"], indirect=True)
+@pytest.mark.parametrize("client", ["blocking", "sdk"], indirect=True)
 @each_of([each for each in CALLS if each.command != "claim"])
 def test_a_call_can_be_interrupted_at_each_line(client, call, sample, monkeypatch):
     """One interruption that comes while a generator is closed reaches nobody, and the call ends as if it had not."""
@@ -162,7 +152,7 @@ def test_a_call_can_be_interrupted_at_each_line(client, call, sample, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small", "no_doubt")
-@pytest.mark.parametrize("client", ["asyncio", "asyncio SDK"], indirect=True)
+@pytest.mark.parametrize("client", ["asyncio", "asyncio-sdk"], indirect=True)
 @each_of([each for each in CALLS if each.command != "claim"])
 def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample, monkeypatch):
     cancelled = 0
@@ -182,7 +172,7 @@ def test_a_task_can_be_cancelled_in_each_round_of_its_loop(client, call, sample,
 @pytest.mark.usefixtures("small", "no_doubt")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-    ("client", "ends"), [("blocking", "beat"), ("blocking", "close"), ("SDK", "beat")], indirect=["client"]
+    ("client", "ends"), [("blocking", "beat"), ("blocking", "close"), ("sdk", "beat")], indirect=["client"]
 )
 @pytest.mark.parametrize("name", ["claim_many", "reclaim"])
 def test_what_a_claim_interrupted_at_each_line_took_is_given_back(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import CALLS, COMMANDS, EACH_KIND, ITEMS, SDKS, Client, each_of
+from support.recovering import CALLS, COMMANDS, ITEMS, Client, each_of
 from support.shard_keys import shard_key
+from support.surfaces import PYTHON, SDK, cases
 
 from urifilter_redis.bloom.digest import shards_of
 
@@ -55,7 +56,7 @@ def test_what_a_claim_has_ended_is_in_flight_no_more_and_the_rest_is_until_the_r
     assert client.mine.held == []
 
 
-@pytest.fixture(params=EACH_KIND)
+@pytest.fixture(params=cases(*PYTHON))
 def whole(request, any_server, service, news):
     """Each client; one of the service asks for all items in one request."""
     with Client(request.param, any_server, service) as made:
@@ -80,7 +81,7 @@ def test_a_shard_without_its_bitmap_fails_alone(whole, call, news, any_server):
     assert call.of(whole)(ITEMS) == call.again(ITEMS)
 
 
-@pytest.mark.parametrize("client", SDKS, indirect=True)
+@pytest.mark.parametrize("client", SDK, indirect=True)
 def test_a_request_that_is_refused_leaves_the_answers_of_those_before_it_and_has_the_calls_indices(client):
     error = client.fail(client.news.insert_many, [*ITEMS, "short", "x" * 70_000])
     assert (client.code_of(error), error.indices) == ("item_too_long", [13])

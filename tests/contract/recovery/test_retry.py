@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 from support.proxy import Fault
-from support.recovering import BLOCKING, CALLS, COMMANDS, ITEMS, KINDS, SDKS, Client, each_of
+from support.recovering import BLOCKING, CALLS, COMMANDS, ITEMS, Client, each_of
+from support.surfaces import LIBRARY, SDK
 
 from urifilter_redis import UriFilterError
 from urifilter_redis.errors import FilterAPIError
@@ -167,7 +168,7 @@ def test_another_object_of_the_filter_is_refused_and_one_of_the_service_is_answe
     assert other(ITEMS, retry=error) == call.told(ITEMS)
 
 
-@pytest.mark.parametrize("client", SDKS, indirect=True)
+@pytest.mark.parametrize("client", SDK, indirect=True)
 def test_retry_for_another_filter_or_max_age_is_refused(client):
     error = client.lose(client.news.insert_many, ITEMS)
     asked = client.asked
@@ -180,7 +181,7 @@ def test_retry_for_another_filter_or_max_age_is_refused(client):
     assert client.asked == asked
 
 
-@pytest.mark.parametrize("client", SDKS, indirect=True)
+@pytest.mark.parametrize("client", SDK, indirect=True)
 def test_the_answer_of_the_endpoint_is_put_together_of_what_arrived_and_of_a_retry(client, news):
     news.insert_many(ITEMS[1:2])
     error = client.lose(client.news.filter, ITEMS, after=1)
@@ -227,7 +228,7 @@ def test_a_rejection_that_is_retried_has_the_reason_that_it_had(client):
 class TestAfterTheRecordIsGone:
     """Nobody knows any more whether the items were new: the call fails, and calls no item seen or new."""
 
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in SDKS])
+    @pytest.mark.parametrize("kind", LIBRARY)
     def test_of_the_server(self, kind, clocked, make_filter_at):
         server, clock = clocked
         make_filter_at(server)
@@ -240,7 +241,7 @@ class TestAfterTheRecordIsGone:
             assert client.code_of(gone.value) == "answer_lost"
             assert gone.value.answers == [None] * 12
 
-    @pytest.mark.parametrize("client", SDKS, indirect=True)
+    @pytest.mark.parametrize("client", SDK, indirect=True)
     def test_of_the_service(self, client, monkeypatch):
         error = client.lose(client.news.insert_many, ITEMS)
         clock, asked = client.session.ids.clock, client.asked

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from support.recovering import BLOCKING, COMMANDS, ITEMS, each_of
+from support.recovering import BLOCKING, COMMANDS, ITEMS, WHEN, each_of
 
 #: Calls that are kept when they are interrupted. What an interrupted claim took is given back.
 KEPT = [each for each in COMMANDS if each.command != "claim"]
 
 
-@each_of(KEPT)
-def test_an_interrupted_call_is_there_until_it_is_retried(client, call, monkeypatch):
+@pytest.mark.parametrize("sent", [pytest.param(False, marks=pytest.mark.slow), True], ids=WHEN)
+@each_of(KEPT, quick=True)
+def test_an_interrupted_call_is_there_until_it_is_retried(client, call, sent, monkeypatch):
+    """Whether or not it was sent: what it says is that nobody has its answers."""
     call.prepare(client)
     owner = client.mine if call.of_claims else client.news
-    assert client.interrupt(monkeypatch, call.of(client), ITEMS)
+    assert client.interrupt(monkeypatch, call.of(client), ITEMS, sent=sent)
+    if not sent and not owner.unresolved:
+        assert call.of(client)(ITEMS) == call.told(ITEMS)
+        return
     (error,) = owner.unresolved
     assert (client.code_of(error), error.method, error.items) == ("answer_lost", call.command, ITEMS)
     assert f"{call.command} was interrupted: call it again with retry= for the answers" in str(error)
     assert call.of(client)(ITEMS, retry=error) == call.told(ITEMS)
     assert owner.unresolved == []
+    assert call.of(client)(ITEMS) == call.again(ITEMS)
 
 
 @each_of([each for each in KEPT if each.of_claims])

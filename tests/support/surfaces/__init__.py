@@ -6,37 +6,29 @@ tests say with ``on`` which surfaces they are for. The commands answer ``Counted
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.blocked import Blocked
+from support.blocked import LIBRARY, SDK, Clients
 from support.proxy import HttpProxy, Plan, Proxy, never
 from support.surfaces.clients import OfClient
 from support.surfaces.commands import OfCommands
 from support.surfaces.http import OfHttp
 from support.surfaces.refused import IMPOSSIBLE, Refused, of_clients, refused
-from urifilter_redis import AsyncUriFilter, UriFilter
-from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 
 if TYPE_CHECKING:
     from support.servers import Server
     from support.service import Service
+    from urifilter_redis import UriFilter
 
 __all__ = ["ALL", "IMPOSSIBLE", "JSON", "LIBRARY", "PYTHON", "SDK", "Refused", "Surface", "cases", "on", "refused"]
 
-#: The clients of the library, those of the service, all that Python has, and all that speak JSON.
-LIBRARY = ("blocking", "asyncio")
-SDK = ("sdk", "asyncio-sdk")
+#: All that Python has, and all that speak JSON.
 PYTHON = LIBRARY + SDK
 JSON = (*SDK, "http")
 ALL = (*PYTHON, "http", "cli")
-
-#: Read once, because that takes longer than most tests.
-_CERTIFICATES = ssl.create_default_context()
 
 
 def cases(*names: str) -> list[Any]:
@@ -65,14 +57,16 @@ class Surface(contextlib.ExitStack):
         self.name, self.server, self._service = name, server, service
         self.made: UriFilter | None = None
         self.is_service = name in JSON
-        self._loop: asyncio.AbstractEventLoop | None = None
-        if name.startswith("asyncio"):
-            self._loop = asyncio.new_event_loop()
-            self.callback(self._end_loop, self._loop)
+        self._clients = self.enter_context(Clients(name))
 
     def open(self, name: str = "news", through: Proxy | None = None, **options) -> Any:
         """Return an object about a filter; ``through`` a proxy; ``options`` are those of the Python clients."""
-        made = self._opened(name, through, options)
+        asked = through or (self._service if self.is_service else self.server)
+        if self.name in PYTHON:
+            with of_clients():
+                made = OfClient(self._clients.open(name, redis=asked.url, **options))
+        else:
+            made = OfHttp(asked.port, name) if self.name == "http" else OfCommands(asked.url, name)
         self.callback(made.close)
         return made
 
@@ -80,35 +74,3 @@ class Surface(contextlib.ExitStack):
         """Stand between an object and what it asks: the server, or the service."""
         kind, port = (HttpProxy, self._service.port) if self.is_service else (Proxy, self.server.port)
         return self.enter_context(kind(port, plan))
-
-    def _opened(self, name: str, through: Proxy | None, options: dict[str, Any]) -> Any:
-        asked = through or (self._service if self.is_service else self.server)
-        if self.name in LIBRARY:
-            with of_clients():
-                return OfClient(self._of_library(name, asked.url, options))
-        if self.name == "sdk":
-            return OfClient(FilterAPIClient(asked.url, verify=_CERTIFICATES, **options), name)
-        if self.name == "asyncio-sdk":
-            return OfClient(self._blocked(AsyncFilterAPIClient(asked.url, verify=_CERTIFICATES, **options)), name)
-        return OfHttp(asked.port, name) if self.name == "http" else OfCommands(asked.url, name)
-
-    def _of_library(self, name: str, url: str, options: dict[str, Any]) -> Any:
-        if self._loop is None:
-            return UriFilter.open(name, redis=url, **options)
-
-        async def opened() -> AsyncUriFilter:
-            return await AsyncUriFilter.open(name, redis=url, **options)
-
-        return self._blocked(self._loop.run_until_complete(opened()))
-
-    def _blocked(self, made: Any) -> Blocked:
-        return Blocked(made, self._loop)
-
-    @staticmethod
-    def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-        for task in asyncio.all_tasks(loop):  # those that beat for claims that nobody has closed
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                loop.run_until_complete(task)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()

@@ -12,6 +12,19 @@ from support.surfaces.refused import of_class
 from urifilter_redis import Claim, DeadLetter, InFlight, Outstanding
 from urifilter_redis.protocol.claims import new_holder
 
+#: The fields of what sums up a command about lines, beside the filter's name, and the lines that there were.
+_FIELDS = {
+    "dedupe": {"new", "seen", "bad", "over_capacity"},
+    "check": {"new", "seen", "bad"},
+    "claim": {"holder", "claimed", "in_flight", "seen", "bad"},
+    "commit": {"committed", "seen", "bad", "over_capacity"},
+    "commit --reject": {"rejected", "not_in_flight", "bad", "over_capacity"},
+    "release": {"released", "not_in_flight", "bad"},
+    "reclaim": {"holder", "parked", "others", "due"},
+    "forget": {"seen", "new", "bad"},
+    "remove": {"seen", "new", "bad"},
+}
+
 
 class Counted:
     """The answers of a command that tells how many of its lines were so: equal to each list of as many True."""
@@ -44,6 +57,8 @@ class OfCommands:
         code, out, err = self._invoke(codes, command, "--filter", self._filter, *more, given=text)
         about = err or out if command in {"commit", "release", "forget", "remove"} else err
         told, _ = json.JSONDecoder().raw_decode(about)  # a notice may follow
+        kind = f"{command} --reject" if "--reject" in more else command
+        assert {*told} == _FIELDS[kind] | {"filter", "lines"}
         assert told["filter"] == self._filter
         assert items is None or told["lines"] == len(given)
         return code, out.splitlines(), told
