@@ -72,7 +72,7 @@ def size_options(*, required: bool, capacity: str = "--capacity", text: str = _C
             show_default=True,
             help="Share of new items that are answered seen, at capacity.",
         ),
-        click.option("--shards", type=int, help="Independent parts; by default the fewest that fit."),
+        click.option("--shards", type=int, help="Independent parts; by default one for each bitmap."),
     )
 
 
@@ -181,7 +181,7 @@ def _described(found: FilterInfo) -> str:
     time = f", {found.retention}" if found.retention != "forever" else ""
     if found.period:
         time += f" over {found.slices} periods of {found.period}"
-    size = size_text(found.shards * found.slice_bytes)
+    size = size_text(found.segments * found.segment_bytes)
     shards = "" if found.shards == 1 else f" in {found.shards} shards"
     each = " a slice" if found.retention != "forever" else ""
     return f"{found.capacity:,} items at {found.error_rate:g}, {found.layout}{time}, {size}{each}{shards}"

@@ -160,7 +160,7 @@ class ClusterPlan:
         self.sizing = size_first(settings)
         self.masters = shards_by_master(self.names, self.sizing.shards, self.nodes)
         live = live_slices(settings)
-        self._written = self.sizing.slice_bytes * live
+        self._written = self.sizing.slice().whole.size * live
         self._asked = costs.insert_cost(settings, cluster.batch, items_a_call(Config.new(settings), live))
         self._turned = costs.rotation_cost(settings)
 
@@ -172,7 +172,9 @@ class ClusterPlan:
             names = f"{len(self.names)} filters {self.names[0]} to {self.names[-1]}, each for "
         kind = f"{settings.capacity:,} items at {settings.error_rate:g}, {settings.layout}, {settings.retention}"
         kind += " (its first slice)" if settings.retention == "growing" else ""
-        shards = f"{counted(sizing.shards, 'shard')}, bitmaps of {size_text(sizing.slice_bytes)}"
+        row = sizing.slice().segments
+        shards = counted(sizing.shards, "shard") + (f" of {row} bitmaps" if row > 1 else ", bitmaps")
+        shards += f" of {size_text(sizing.segment_bytes)}"
         return f"{names}{kind}: {shards}, on {counted(self.nodes, 'master')}"
 
     def shares(self) -> Iterator[tuple[object, ...]]:
@@ -205,7 +207,7 @@ class ClusterPlan:
             "capacity": self.settings.capacity,
             "error_rate": self.settings.error_rate,
             "shards": self.sizing.shards,
-            "slice_bytes": self.sizing.slice_bytes,
+            "segment_bytes": self.sizing.segment_bytes,
             "live_slices": live_slices(self.settings),
             "nodes": self.nodes,
             "a_node": self._shares(),
@@ -388,7 +390,7 @@ class Plan:
         forever = settings.retention == "forever"
         self.skipped = self.sizing.wrongly_skipped if forever else settings.capacity * settings.error_rate
         self.full = None if settings.retention == "growing" else costs.memory_when_full(settings)
-        self.bits = 8 * self.sizing.slice_bytes * self.sizing.shards * self.slices / settings.capacity
+        self.bits = 8 * self.sizing.segment_bytes * self.sizing.segments * self.slices / settings.capacity
 
     def row(self, asked: float) -> tuple[object, ...]:
         """Return the cells of the table."""
@@ -413,7 +415,7 @@ class Plan:
             "memory_when_full": self.full,
             "live_slices": self.slices,
             "shards": sizing.shards,
-            "slice_bytes": sizing.slice_bytes,
+            "segment_bytes": sizing.segment_bytes,
             "slice_capacity": sizing.capacity,
             "shard_capacity": sizing.shard_capacity,
             "error_rate_at_capacity": error_rate_at_capacity(settings),

@@ -1,5 +1,5 @@
 -- The items of a call.
--- read: reads their digests. shard: checks that all are of this shard.
+-- read: reads their digests. shard: checks that all are of this shard, and of the segments that are named.
 
 -- @section read
 -- Checks the first keys, and reads the items of a call: digests of 16 bytes, packed one after the other. Encoding bin:
@@ -36,8 +36,8 @@ end
 
 -- @section shard
 -- Checks that each item is of this shard: of S shards it is floor(x S / 4096), x being the top 12 bits of the digest's
--- last word.
--- Needs: packed, shard_of.
+-- last word; and that KEYS has its segment of each slice.
+-- Needs: packed, shard_of, all_named, segment_of, FIRST_SLICE, LAST_SLICE.
 
 if shard_of ~= '0/1' then
   local byte, shard, shards = string.byte, string.match(shard_of, '^(%d+)/(%d+)$')
@@ -47,6 +47,13 @@ if shard_of ~= '0/1' then
     local place = (high * 16 + (low - low % 16) / 16) * all - this * 4096
     if place < 0 or place >= 4096 then
       return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
+    end
+  end
+end
+for n = FIRST_SLICE, all_named and 0 or LAST_SLICE do
+  for last = 16, #packed, 16 do
+    if not segment_of(n, struct.unpack('<I4', packed, last - 3)) then
+      return redis.error_reply('BADARG the segment of item ' .. last / 16 .. ' is not among the keys')
     end
   end
 end

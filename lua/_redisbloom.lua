@@ -73,7 +73,7 @@ if #adding > 0 then
   else
     call('HSET', KEYS[1], 'inserted', inserted + 1)
   end
-  local found = redis.pcall('BF.MADD', KEYS[#KEYS], unpack(adding))
+  local found = redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
   ages = ages or found -- nothing was tested, so 1 stands for new until the loop has come there
   for j = 1, #adding do
     local was, i = found[j], spots and spots[j] or j

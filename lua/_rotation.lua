@@ -29,10 +29,21 @@ end
 
 -- @section older
 -- Makes each slice one older: today becomes history_1, history_1 becomes history_2. (Rolling's history stays.)
--- Returns a list of moves {from, to}, and of the entries of the slices after the turn, both from oldest to newest.
+-- Gives: one_older, append_row.
+
+-- Appends the keys of all segments of a slice to a list.
+local function append_row(keys, first, segments)
+  keys[#keys + 1] = first
+  for number = 1, segments - 1 do
+    keys[#keys + 1] = first .. '.' .. number
+  end
+end
+
+-- Returns a list of moves {from, to, number of segments}, and of the entries of the slices after the turn, both from
+-- oldest to newest.
 local function one_older(base, slices)
   local moves, entries = {}, {}
-  for name, geometry in string.gmatch(slices, '(%S+)(:%d+:%d+)') do
+  for name, geometry, segments in string.gmatch(slices, '(%S+)(:%d+:%d+:(%d+))') do
     local number = string.match(name, '^history_(%d+)$')
     local to = name
     if name == 'today' then
@@ -40,7 +51,7 @@ local function one_older(base, slices)
     elseif number then
       to = 'history_' .. number + 1
     end
-    moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to }, to .. geometry
+    moves[#moves + 1], entries[#entries + 1] = { base .. name, base .. to, segments }, to .. geometry
   end
   return moves, entries
 end

@@ -4,31 +4,74 @@
 -- @section live
 -- Checks that KEYS has the live slices, from oldest to newest, and that they are whole; and that the script is made for
 -- a shard with claims if the shard has them. (The scripts claim and commit are made for every shard.)
--- Needs: call, base, phase, listed, FIRST_SLICE, longest, CLAIMS (1: for shards with claims, 0: without, 2: for both).
--- Gives: units (the number of a key -> the units of its slice: blocks, bits or counters).
+-- A slice is a row of segments: today, today.1, today.2 and so on, which have equally many units. Of T segments of the
+-- whole filter an item belongs to segment floor(x T / 4096), x being the top 12 bits of its digest's last word, and
+-- those of a shard are neighbours. KEYS has of each slice the segments that its items belong to, in ascending order.
+-- Needs: call, base, phase, listed, FIRST_SLICE, shard_of, longest, CLAIMS (1: for shards with claims, 0: without, 2:
+-- for both).
+-- Gives: LAST_SLICE (slices are numbered from FIRST_SLICE to it, from oldest to newest), units (the number of a slice ->
+-- the units of a segment: blocks, bits or counters), rows (the number of a slice -> its segments: number -> key; nil:
+-- each slice has one segment, and its number is that of its key), segment_of (a function: slice, d3 -> key), all_named
+-- (whether KEYS has all segments of all slices).
 
 if phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
 end
-local units, at = {}, 1
-for i = FIRST_SLICE, #KEYS do
-  local name, size, bytes, after = string.match(listed, '^([^:]+):(%d+):(%d+) ?()', at)
-  if not name or KEYS[i] ~= base .. name then
-    at = 0
-    break
+local units, at, LAST_SLICE, all_named, rows, segment_of = {}, 1, #KEYS, true
+if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice has the most segments
+  local shard, shards = string.match(shard_of, '^(%d+)/(%d+)$')
+  rows, LAST_SLICE = {}, FIRST_SLICE - 1
+  segment_of = function(n, d3)
+    local row = rows[n]
+    local place = (d3 - d3 % 1048576) * row.share
+    return row[place - place % 1]
   end
+  local i = FIRST_SLICE
+  while at and i <= #KEYS do
+    local name, size, bytes, segments, after = string.match(listed, '^([^:]+):(%d+):(%d+):(%d+) ?()', at)
+    local first, row, last, named = base .. (name or ''), { share = shards * (segments or 1) / 4294967296 }, -1, i
+    while name and i <= #KEYS do
+      local number = KEYS[i] == first and 0
+      if not number and string.sub(KEYS[i], 1, #first + 1) == first .. '.' then
+        number = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #first + 2) or nil)
+      end
+      if not number then break end
+      if number <= last or number >= tonumber(segments) then
+        return redis.error_reply('BADARG ' .. KEYS[i] .. ' is no segment, or not behind the one before')
+      end
+      local length = call('STRLEN', KEYS[i])
+      if length ~= tonumber(bytes) then
+        return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
+      end
+      row[shard * segments + number], last, i = KEYS[i], number, i + 1
+    end
+    if last < 0 then
+      at = 0
+      break
+    end
+    LAST_SLICE, at, all_named = LAST_SLICE + 1, after, all_named and i - named == tonumber(segments)
+    units[LAST_SLICE], rows[LAST_SLICE] = tonumber(size), row
+  end
+else
+  for i = FIRST_SLICE, #KEYS do
+    local name, size, bytes, after = string.match(listed, '^([^:]+):(%d+):(%d+):1 ?()', at)
+    if not name or KEYS[i] ~= base .. name then
+      at = 0
+      break
+    end
 -- @if no redisbloom
-  local length = call('STRLEN', KEYS[i])
-  if length ~= tonumber(bytes) then
-    return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
-  end
+    local length = call('STRLEN', KEYS[i])
+    if length ~= tonumber(bytes) then
+      return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
+    end
 -- @end if
 -- @if redisbloom
-  if not is_reserved(KEYS[i], tonumber(size)) then
-    return redis.error_reply('LOST ' .. KEYS[i] .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
-  end
+    if not is_reserved(KEYS[i], tonumber(size)) then
+      return redis.error_reply('LOST ' .. KEYS[i] .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
+    end
 -- @end if
-  units[i], at = tonumber(size), after
+    units[i], at = tonumber(size), after
+  end
 end
 if at <= #listed or (CLAIMS ~= 2 and (longest ~= false) ~= (CLAIMS == 1)) then
   local state = call('HMGET', KEYS[1], 'epoch', 'opened')
@@ -42,14 +85,17 @@ end
 local function check_slices(slices)
   local base = string.sub(KEYS[1], 1, -1 - #'meta')
 -- @if no redisbloom
-  for name, _, bytes in string.gmatch(slices, '(%S+):(%d+):(%d+)') do
-    if redis.call('STRLEN', base .. name) ~= tonumber(bytes) then
-      return redis.error_reply('LOST ' .. base .. name .. ' is missing or has another length')
+  for name, bytes, segments in string.gmatch(slices, '(%S+):%d+:(%d+):(%d+)') do
+    for number = 0, segments - 1 do
+      local key = base .. name .. (number > 0 and '.' .. number or '')
+      if redis.call('STRLEN', key) ~= tonumber(bytes) then
+        return redis.error_reply('LOST ' .. key .. ' is missing or has another length')
+      end
     end
   end
 -- @end if
 -- @if redisbloom
-  for name, items in string.gmatch(slices, '(%S+):(%d+):%d+') do
+  for name, items in string.gmatch(slices, '(%S+):(%d+):%d+:1') do
     if not is_reserved(base .. name, tonumber(items)) then
       local what = ' is missing, or is no Bloom filter for ' .. items .. ' items'
       return redis.error_reply('LOST ' .. base .. name .. what)

@@ -66,7 +66,7 @@ elseif step == 'finish' then
   local closed, was_late, last_oldest = unpack(redis.call('HMGET', meta_key, 'closed', 'late', 'oldest'))
   if was_late then oldest = last_oldest or oldest end -- the items of the old history are still there
   if data ~= '' then closed = string.gsub(string.gsub(closed, '(%S+:)%d+', '%10'), '%d+$', data) end
-  local geometry = string.match(meta.slices, 'today(:%d+:%d+)')
+  local geometry = string.match(meta.slices, 'today(:%d+:%d+:%d+)')
   local history = string.find(meta.slices, 'history_1', 1, true) -- if not, all had expired when the shard turned
   if history then try_renaming(closed_key) end
   redis.call('HSET', meta_key, 'phase', 'idle',

@@ -10,7 +10,7 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9…] slices: the live slices, from oldest to newest
+-- KEYS[9…] slices: of the live slices, from oldest to newest, the segments of the items
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
@@ -168,13 +168,13 @@ if taken > 0 then
     if entries[digest] == own then delete_letter(digest) end
   end
 end
-local fresh, moved, first_written = 0, {}, string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local fresh, moved, first_written = 0, {}, string.find(policy, '/all/', 1, true) and FIRST_SLICE or LAST_SLICE
 if #again > 0 then call('HSET', KEYS[1], 'written', time_written(written, now)) end
 for _, i in ipairs(again) do
   local digest, wrote, missing = string.sub(packed, i * 16 - 15, i * 16), false, 0
-  for n = first_written, #KEYS do
-    local key, size = KEYS[n], units[n]
+  for n = first_written, LAST_SLICE do
     local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
+    local key, size = rows and segment_of(n, d3) or KEYS[n], units[n]
 
 -- @include "_$layout.lua" test
 
@@ -186,7 +186,7 @@ for _, i in ipairs(again) do
     end
   end
   if wrote then
-    local number = first_written < #KEYS and missing or ages[i] - 1
+    local number = first_written < LAST_SLICE and missing or ages[i] - 1
     added, moved[number] = added + 1, (moved[number] or 0) + 1
   end
 end

@@ -10,7 +10,7 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9…] slices: the live slices, from oldest to newest
+-- KEYS[9…] slices: of the live slices, from oldest to newest, the segments of the items
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
@@ -104,7 +104,7 @@ if reason then call('ZRANGE', DEAD_LETTERS_AT, 0, 0) end
 
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = string.find(policy, '/last-seen', 1, true)
-local first_written = string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local first_written = string.find(policy, '/all/', 1, true) and FIRST_SLICE or LAST_SLICE
 for i = 1, count do
   local digest = string.sub(packed, i * 16 - 15, i * 16)
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', digest)
@@ -118,8 +118,8 @@ for i = 1, count do
   elseif not entry and not forgotten then
     age = age_in(d0, d1, d2, d3)
   end
-  for n = first_written, (age == 0 or (last_seen and not skipped)) and #KEYS or 0 do
-    local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
+  for n = first_written, (age == 0 or (last_seen and not skipped)) and LAST_SLICE or 0 do
+    local key, size, d1, d2, d3 = rows and segment_of(n, d3) or KEYS[n], units[n], d1, d2, d3
 
 -- @include "_$layout.lua" test
 
@@ -158,7 +158,7 @@ for i = 1, count do
     if age == 0 then
       fresh = fresh + 1
     else
-      local number = first_written < #KEYS and missing or age - 1
+      local number = first_written < LAST_SLICE and missing or age - 1
       moved[number] = (moved[number] or 0) + 1
     end
   end

@@ -4,12 +4,12 @@
 -- KEYS[1] meta
 -- KEYS[2] forgotten
 -- @if no claims
--- KEYS[3…] slices: the live slices, from oldest to newest
+-- KEYS[3…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 -- @if claims
 -- KEYS[3] leases
 -- KEYS[4] holders
--- KEYS[5…] slices: the live slices, from oldest to newest
+-- KEYS[5…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid

@@ -1,7 +1,7 @@
 -- create: make one shard of a filter, or read it if it is there.
--- The first creator's configuration counts for all. A filter of several shards is made in three steps: "make" for shard
--- 0 (phase creating), "make" for the others (phase idle), and "finish" for shard 0. After a crash the next creator
--- repeats all steps.
+-- The first creator's configuration counts for all. A shard is made by "make", and by "allocate" for each further segment
+-- of today, one after the other. Of a filter of several shards, or segments, shard 0 is made in phase creating; "finish"
+-- makes it idle, once the others are made. After a crash the next creator repeats all steps.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -11,18 +11,18 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9] today
--- KEYS[10…] leftovers: slices that an earlier filter may have left
+-- KEYS[9] today: make, finish: its first segment; allocate: the next one
+-- KEYS[10…] leftovers: make: slices that an earlier filter may have left; else none
 --
--- ARGV[1] step: make or finish
+-- ARGV[1] step: make, allocate or finish
 -- ARGV[2] uid: the filter's uid
 -- @if no redisbloom
--- ARGV[3] bytes: the bytes of today
+-- ARGV[3] bytes: the bytes of a segment of today
 -- @end if
 -- @if redisbloom
 -- ARGV[3] reserved: the error rate and the items of today, with / between
 -- @end if
--- ARGV[4…] fields: make: fields of meta, field and value in turn
+-- ARGV[4…] fields: make: fields of meta, field and value in turn; allocate: the number of the segment, from 1
 --
 -- Reply: the present meta, an array of field and value in turn.
 -- @if no redisbloom
@@ -44,6 +44,8 @@ local step, uid = ARGV[1], ARGV[2]
 local rate, items = string.match(ARGV[3], '^([^/]+)/(%d+)$')
 -- @end if
 local names = { 'replies', 'forgotten', 'leases', 'in_flight', 'holders', 'dead_letters', 'dead_letters_at', 'today' }
+local number = step == 'allocate' and tonumber(ARGV[4] or nil)
+if number then names[8] = 'today.' .. number end
 local refusal = check_keys(names, '^history')
 if refusal then return refusal end
 local existing = redis.call('HGET', meta_key, 'uid')
@@ -53,6 +55,9 @@ if step == 'finish' then
   refusal = check_identity(existing, format, uid)
   if refusal then return refusal end
   if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
+  if redis.call('HEXISTS', meta_key, 'made') == 1 then
+    return redis.error_reply('BADARG allocate makes the other segments of today first')
+  end
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
 -- @if no redisbloom
 elseif step == 'make' and bytes and bytes > 0 and #ARGV >= 5 and #ARGV % 2 == 1 then
@@ -87,7 +92,30 @@ elseif step == 'make' and items and #ARGV >= 5 and #ARGV % 2 == 1 then
     end
 -- @end if
   end
+-- @if no redisbloom
+elseif number and bytes and bytes > 0 then
+  local phase, format, made, slices = unpack(redis.call('HMGET', meta_key, 'phase', 'format', 'made', 'slices'))
+  refusal = check_identity(existing, format, uid)
+  if refusal then return refusal end
+  if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
+  if made and number == tonumber(made) then
+    -- A segment that is there is an earlier filter's: it would make items seen that nobody has seen.
+    if redis.call('EXISTS', today_key) == 1 then
+      return redis.error_reply('LOST ' .. today_key .. ' is of an earlier filter')
+    end
+    redis.call('SETRANGE', today_key, 0, '') -- without effect, as above
+    if number + 1 == tonumber(string.match(slices, ':(%d+)$')) then
+      redis.call('HDEL', meta_key, 'made')
+    else
+      redis.call('HSET', meta_key, 'made', number + 1)
+    end
+    redis.call('SETRANGE', today_key, bytes - 1, '\0')
+  elseif made and number > tonumber(made) then
+    return redis.error_reply('BADARG segment ' .. made .. ' is the next')
+  end
+-- @end if
 else
-  return redis.error_reply('BADARG create takes: make, uid, bytes, field and value in turn; or finish, uid')
+  return redis.error_reply(
+    'BADARG create takes: make, uid, bytes, field and value in turn; allocate, uid, bytes, number; or finish, uid')
 end
 return redis.call('HGETALL', meta_key)

@@ -5,7 +5,7 @@
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- @if no claims
--- KEYS[4…] slices: the live slices, from oldest to newest
+-- KEYS[4…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 -- @if claims
 -- KEYS[4] leases
@@ -13,7 +13,7 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9…] slices: the live slices, from oldest to newest
+-- KEYS[9…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid

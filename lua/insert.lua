@@ -4,11 +4,12 @@
 -- (of another shard than 0 it may end in a salt, {news:1-53}; urifilter_redis/protocol/keys.py says which):
 --   urifilter:filters             set: the names of the filters (written outside the scripts)
 --   urifilter:{news:0}:meta       hash: uid, configuration, epoch, phase, slices (the live slices, oldest first, as
---                                 "name:units:bytes …"), inserted (number of items in today), opened (time of today,
+--                                 "name:units:bytes:segments …"), inserted (number of items in today), opened (time of today,
 --                                 ms), ahead (see reopen), written (time of the last change of today, ms), closed (the
 --                                 closed slices of the window, as "epoch:opened:closed:inserted …"), oldest (epoch);
 --                                 with last-seen: new (items of today), and so "epoch:opened:closed:inserted:new …";
 --                                 growing: limit (items that today is for); rotating: token, pieces, late, halted;
+--                                 made (how many segments of today are made, until all are);
 --                                 with claims: claims (the longest lease, ms), claimed (count of changes of leases and
 --                                 dead letters), rejected (how many items were rejected in all);
 --                                 with an archive: checkpoint (number), checkpointed and changed (ms), worker, leased,
@@ -28,6 +29,7 @@
 --                                 them, at most 1 MiB
 --   urifilter:{news:0}:dead_letters_at  sorted set: digests of these, scored by their time, ms
 --   urifilter:{news:0}:today      bitmap: the newest slice; only this is written to (ring with write=all: all slices)
+--   urifilter:{news:0}:today.1    bitmap: its second segment, if it has more than one; each slice has a row of them
 --   urifilter:{news:0}:history    bitmap: rolling: all slices older than today that have not expired, merged
 --   urifilter:{news:0}:history_1  bitmap: the newest closed slice; history_2 … are older (rolling: history_1 exists
 --                                 only while a rotation runs)
@@ -40,7 +42,7 @@
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- @if no claims
--- KEYS[4…] slices: the live slices, from oldest to newest
+-- KEYS[4…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 -- @if claims
 -- KEYS[4] leases
@@ -48,7 +50,7 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9…] slices: the live slices, from oldest to newest
+-- KEYS[9…] slices: of the live slices, from oldest to newest, the segments of the items
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
@@ -97,7 +99,7 @@ local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[
 
 -- @end if
 
-local one_slice, any_forgotten = #KEYS == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
+local one_slice, any_forgotten = LAST_SLICE == FIRST_SLICE, changed and call('EXISTS', KEYS[3]) == 1
 local ages, age_in, oldest_age = {}
 -- @if no redisbloom
 if not one_slice or changed_nothing or policy == 'growing/-/-' then -- a function takes time to make, too
@@ -142,7 +144,7 @@ end
 -- @if no redisbloom
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = not one_slice and string.find(policy, '/last-seen', 1, true)
-local first_written = not one_slice and string.find(policy, '/all/', 1, true) and FIRST_SLICE or #KEYS
+local first_written = not one_slice and string.find(policy, '/all/', 1, true) and FIRST_SLICE or LAST_SLICE
 for i = 1, count do
   local d0, d1, d2, d3 = unpack_digest('<I4I4I4I4', packed, i * 16 - 15)
   local again = any_forgotten and call('ZSCORE', KEYS[3], string.sub(packed, i * 16 - 15, i * 16))
@@ -157,8 +159,8 @@ for i = 1, count do
   end
 -- @end if
   if not one_slice and not again and age == 0 then age = age_in(d0, d1, d2, d3) end
-  for n = first_written, (age == 0 or (last_seen and age > 0)) and #KEYS or 0 do
-    local key, size, d1, d2, d3 = KEYS[n], units[n], d1, d2, d3
+  for n = first_written, (age == 0 or (last_seen and age > 0)) and LAST_SLICE or 0 do
+    local key, size, d1, d2, d3 = rows and segment_of(n, d3) or KEYS[n], units[n], d1, d2, d3
 
 -- @include "_$layout.lua" test
 -- @if claims
@@ -181,7 +183,7 @@ for i = 1, count do
       -- First a write that a server at maxmemory refuses: behind a removal it would let the whole call through.
       if removes then call('HSET', KEYS[1], 'inserted', inserted) end
       if any_forgotten then call('ZREM', KEYS[3], '') end
-      if count > 1 or first_written < #KEYS or adds or not field then
+      if count > 1 or first_written < LAST_SLICE or adds or not field then
 
 -- @include "_$layout.lua" try
 
@@ -216,7 +218,7 @@ for i = 1, count do
     if age == 0 then
       fresh = fresh + 1
     else
-      local number = first_written < #KEYS and missing or age - 1
+      local number = first_written < LAST_SLICE and missing or age - 1
       moved[number] = (moved[number] or 0) + 1
     end
   end

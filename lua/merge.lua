@@ -5,7 +5,8 @@
 -- KEYS[2] forgotten
 -- KEYS[3] merging 1: a string that exists only while the script runs
 -- KEYS[4] merging 2: another such string
--- KEYS[5…] slices: the live slices, from oldest to newest
+-- KEYS[5…] slices: of the live slices, from oldest to newest, the segments that the data belongs to: piece and count,
+--   one of each slice
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] step: forget (the other filter's forgotten items: they stay new unless this filter has seen them), piece or
@@ -23,7 +24,7 @@
 local call = redis.call
 local uid, base, FIRST_SLICE, CLAIMS = ARGV[1], string.sub(KEYS[1], 1, -1 - #'meta'), 5, 2
 local step, which, number, data, max_age = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], 0
-local packed = data
+local packed = step == 'forget' and data or ''
 local refusal = check_keys({ 'forgotten', 'merging_1', 'merging_2' })
 if refusal then return refusal end
 
@@ -35,6 +36,7 @@ if shard_epoch ~= ARGV[6] or phase == 'rotating' then
 end
 
 -- @include "_slices.lua" live
+-- @include "_items.lua" shard
 -- @include "_$layout.lua" common has
 
 local age_in, oldest_age
@@ -44,6 +46,7 @@ local age_in, oldest_age
 
 local forgotten_key, merging_1, merging_2 = KEYS[2], KEYS[3], KEYS[4]
 local slice = which > 0 and KEYS[FIRST_SLICE - 1 + which] or nil
+if which > 0 and LAST_SLICE < #KEYS then return redis.error_reply('BADARG a piece is of one segment') end
 
 if step == 'forget' then
   local added = 0
@@ -70,7 +73,7 @@ elseif step == 'piece' and slice and number + #data <= call('STRLEN', slice) the
   end
   call('DEL', merging_1, merging_2)
   return added
-elseif step == 'count' and slice == KEYS[#KEYS] then
+elseif step == 'count' and slice and FIRST_SLICE - 1 + which == LAST_SLICE then
   local new = call('HGET', KEYS[1], 'new')
   if new then call('HSET', KEYS[1], 'new', new + math.max(0, number - inserted)) end
   call('HSET', KEYS[1], 'inserted', math.max(inserted, number))

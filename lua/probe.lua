@@ -25,7 +25,7 @@ local TRIED = {
   { 'BITCOUNT', key }, { 'BITFIELD', key, 'GET', 'u1', 0 }, { 'BITFIELD_RO', key, 'GET', 'u1', 0 },
   { 'BITOP', 'OR', key, key }, { 'DEL', key }, { 'EXISTS', key }, { 'GET', key }, { 'GETBIT', key, 0 },
   { 'GETRANGE', key, 0, 0 }, { 'HDEL', key, '' }, { 'HGET', key, '' }, { 'HGETALL', key }, { 'HMGET', key, '' },
-  { 'HRANDFIELD', key, 2 }, { 'HSET', key, '', '', 'no value' }, { 'RENAME', key, key }, { 'SET', key, '', 'XX' },
+  { 'HRANDFIELD', key, 2 }, { 'HSET', key, '', '', 'no value' }, { 'PEXPIRE', key, 1 }, { 'RENAME', key, key }, { 'SET', key, '', 'XX' },
   { 'SETRANGE', key, 0, '' }, { 'STRLEN', key }, { 'TIME' }, { 'UNLINK', key }, { 'ZADD', key, 'XX', 0, '' },
   { 'ZLEXCOUNT', key, '-', '+' }, { 'ZRANDMEMBER', key, 2 }, { 'ZRANGE', key, 0, 0 },
   { 'ZRANGEBYLEX', key, '-', '+' }, { 'ZRANGEBYSCORE', key, 0, 0 }, { 'ZREM', key, '' }, { 'ZREVRANGE', key, 0, 0 },

@@ -6,7 +6,7 @@
 -- KEYS[2] replies
 -- KEYS[3] forgotten
 -- @if no claims
--- KEYS[4…] slices: today
+-- KEYS[4…] slices: of today the segments of the items
 -- @end if
 -- @if claims
 -- KEYS[4] leases
@@ -14,7 +14,7 @@
 -- KEYS[6] holders
 -- KEYS[7] dead_letters
 -- KEYS[8] dead_letters_at
--- KEYS[9…] slices: today
+-- KEYS[9…] slices: of today the segments of the items
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
@@ -52,7 +52,7 @@ local LEASES, IN_FLIGHT, HOLDERS, DEAD_LETTERS, DEAD_LETTERS_AT = KEYS[4], KEYS[
 -- @include "_dead_letters.lua" read delete
 -- @end if
 
-local today, any_forgotten = KEYS[FIRST_SLICE], call('EXISTS', KEYS[3]) == 1
+local any_forgotten = call('EXISTS', KEYS[3]) == 1
 local was_there, removed, noted = {}, 0, false
 write_when_full(KEYS[1])
 
@@ -86,7 +86,9 @@ for i = 1, count do
   end
 -- @end if
   if not changed_nothing and not forgotten and not entry then
-    local offsets, counts = counters(today, units[FIRST_SLICE], false, struct.unpack('<I4I4I4I4', packed, i * 16 - 15))
+    local d0, d1, d2, d3 = struct.unpack('<I4I4I4I4', packed, i * 16 - 15)
+    local today = rows and segment_of(FIRST_SLICE, d3) or KEYS[FIRST_SLICE]
+    local offsets, counts = counters(today, units[FIRST_SLICE], false, d0, d1, d2, d3)
     if offsets then
       note()
       set_counters('BITFIELD', today, offsets, counts, -1)

@@ -108,7 +108,9 @@ class UriFilter(BlockingBaseClient):
             write: ring: ``newest`` (write one slice, test all) or ``all`` (write all slices, test one); None: newest.
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
-            shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
+            shards: 1 to 4096, above 64 a power of two; None: so many that each has one bitmap a slice, under 16 MiB.
+                With fewer shards each has several bitmaps, and lists take fewer calls of scripts; not with an archive,
+                retention ``rolling`` or layout ``redisbloom``.
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.

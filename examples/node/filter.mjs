@@ -210,13 +210,14 @@ export class UriFilter {
     if (!this.#bases.has(call.shard)) {
       this.#bases.set(call.shard, baseOf(this.#prefix, this.#name, call.shard, this.config.shards));
     }
-    const names = ['meta', ...(call.command === 'contains' ? [] : ['replies']), 'forgotten', ...this.#live(call.shard)];
+    const slices = this.#live(call.shard).flatMap((slice) => segmentsOf(slice, call, this.config.shards));
+    const names = ['meta', ...(call.command === 'contains' ? [] : ['replies']), 'forgotten', ...slices];
     const keys = names.map((name) => this.#bases.get(call.shard) + name);
     const id = call.id ? `${call.id.client}/${call.id.slot}/${call.id.sequence}/${call.id.started + CALL_LIFE}` : '-';
     return [this.#script(call).sha1, keys.length, ...keys, this.config.uid, id, call.maxAge, 'bin', call.packed];
   }
 
-  // The names of a shard's live slices, oldest first, as they were last read; at first those of shard 0.
+  // A shard's live slices, oldest first, as they were last read; at first those of shard 0.
   #live(shard) {
     return this.#slices.get(shard) ?? this.#slices.get(0);
   }
@@ -243,7 +244,17 @@ class CallIds {
 }
 
 function slicesOf(listed) {
-  return listed.split(' ').map((entry) => entry.split(':')[0]); // name:units:bytes
+  return listed.split(' ').map((entry) => entry.split(':')) // name:units:bytes:segments
+    .map(([name, , , segments]) => ({ name, segments: Number(segments) }));
+}
+
+// The names of a slice's segments to which the items of a call belong, in ascending order.
+function segmentsOf({ name, segments }, { packed }, shards) {
+  const found = new Set();
+  for (let at = 0; at < packed.length; at += 16) {
+    found.add(shardOf(packed.subarray(at, at + 16), shards * segments) % segments);
+  }
+  return [...found].sort((a, b) => a - b).map((number) => (number ? `${name}.${number}` : name));
 }
 
 function fields(reply) {

@@ -355,7 +355,7 @@ LIES = {
     "epoch": put("7", "state", "epoch"),
     "epoch far away": far_away,
     "oldest": put("7", "state", "oldest"),
-    "slices of others": put("today:1:1", "state", "slices"),
+    "slices of others": put("today:1:1:1", "state", "slices"),
     "slices empty": put("", "state", "slices"),
     "state of other things": put("1", "state", "restorer"),
     "state as a list": put([], "state"),

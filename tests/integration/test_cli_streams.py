@@ -134,7 +134,7 @@ def test_digest():
     out, _ = cli.run("digest", "--json", given=b"https://www.baidu.com/\nx\n")
     assert [each["item"] for each in objects(out)] == [known["item"], "x"]
     assert objects(out)[0] == known
-    assert objects(cli.run("digest", "--json", "--filter", "news", known["item"])[0]) == [known | {"shard": 1}]
+    assert objects(cli.run("digest", "--json", "--filter", "news", known["item"])[0]) == [known | {"shard": 2}]
 
 
 def test_drop():

@@ -248,6 +248,15 @@ def test_union(clients, cluster):
     assert news.insert_many(ITEMS) == [False] * 250 + [True] * 50
 
 
+def test_segments(clients, cluster):
+    """A shard of several bitmaps stays on its master, and each call names keys of one slot."""
+    news = clients.create("news", redis=cluster.url, capacity=40_000_000, shards=3)
+    assert news.config.segments == 9
+    assert news.insert_many(ITEMS) == [True] * 300
+    assert news.insert_many(ITEMS) == [False] * 300
+    assert news.info().inserted == 300
+
+
 def test_drop_with_leftovers(cluster):
     """Shards whose first shard is gone are found on all masters, and removed."""
     with UriFilter.create("news", redis=cluster.url, **PRECISE) as news:

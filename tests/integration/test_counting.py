@@ -97,7 +97,7 @@ def test_fill_and_error_rate(any_server):
         assert info.error_rate_now == pytest.approx(1e-2, rel=0.15)
         found = sum(queue.ages(range(10**6, 10**6 + 100_000))) / 100_000
         assert found == pytest.approx(1e-2, rel=0.2)
-        assert info.slice_bytes == pytest.approx(4 * 5000 * 9.585 / 8, rel=0.01)
+        assert info.segment_bytes == pytest.approx(4 * 5000 * 9.585 / 8, rel=0.01)
 
 
 @pytest.mark.slow

@@ -186,10 +186,10 @@ def test_slices(capacity, rate, layout):
         if each is None:
             continue
         assert each.k == config.k
-        assert each.slice_bytes <= SLICE_LIMIT
+        assert each.segment_bytes <= SLICE_LIMIT
         assert each.error_rate_at(each.shard_capacity * each.shards) <= each.error_rate * 1.02
         total += each.error_rate_at(each.shard_capacity * each.shards)
-        if index and each.slice_bytes < SLICE_LIMIT // 2:
+        if index and each.segment_bytes < SLICE_LIMIT // 2:
             assert each.shard_capacity == 2 * made[index - 1].shard_capacity
     assert total < rate
     assert retention.growing_slice(config, retention.GROWN_LIMIT) is None

@@ -73,15 +73,15 @@ def test_memory(any_server, monkeypatch):
             with monkeypatch.context() as patched:
                 patched.setattr(driver, "perform_step", watched)
                 news.rotate()
-        slice_bytes = news.config.bytes
-        assert max(most) == 5 * slice_bytes  # two of each shard, and one more
+        segment_bytes = news.config.bytes
+        assert max(most) == 5 * segment_bytes  # two of each shard, and one more
         info = news.info()
         usage = sum(admin.memory_usage(key, samples=0) for key in admin.keys("urifilter:{*"))
         assert info.memory == pytest.approx(usage, rel=0.01)
         grown = admin.info("memory")["used_memory"] - empty
         assert info.memory == pytest.approx(2 * one + grown, rel=0.05)
         assert info.memory == pytest.approx(4 * one + info.archived, rel=0.05)
-        assert info.archived < 4 * 2 * 0.2 * slice_bytes
+        assert info.archived < 4 * 2 * 0.2 * segment_bytes
 
 
 def test_what_a_closed_slice_takes(any_server):

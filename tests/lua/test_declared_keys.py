@@ -7,6 +7,7 @@ import hashlib
 import pytest
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
@@ -40,6 +41,7 @@ FILTERS = {
     "blocked": {},
     "classic": {"layout": "classic"},
     "counting": {"layout": "counting"},
+    "segments": {"retention": "ring"} | TIMED,
     "growing": {"retention": "growing"},
     "ring": {"retention": "ring"} | TIMED,
     "all": {"retention": "ring", "write": "all"} | TIMED,
@@ -79,10 +81,13 @@ def test_the_check_finds_what_is_not_declared(any_server):
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_all_scripts(called, any_server, name):
+def test_all_scripts(called, any_server, name, monkeypatch):
     """A filter's whole life, with every script that it uses."""
+    if name == "segments":
+        monkeypatch.setattr(sizing, "SLICE_LIMIT", 100)
     settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
     with UriFilter.create(name, redis=any_server.url, **settings) as news:
+        assert (news.config.segments > 8) == (name == "segments")
         for day in range(5):
             assert 0 in news.insert_ages(range(100 * day, 100 * day + 150))
             news.contains_many(range(50))

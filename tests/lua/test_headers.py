@@ -72,7 +72,7 @@ CALLS = [
     ("remove", calls.items("remove", COUNTING, KEYS, VIEW, str(CALL_ID), DIGEST)),
     (
         "turn",
-        calls.turn("allocate", KEYS, STATE, STATE.token, NEW, limit=7, period=9, by=2, opened=1234, names=NAMES_AFTER),
+        calls.turn("turn", KEYS, STATE, STATE.token, NEW, limit=7, period=9, by=2, opened=1234, names=NAMES_AFTER),
     ),
     ("build", calls.build("piece", KEYS, STATE, number=3, oldest=2, offset=8, data=b"data", late=True)),
     ("store", calls.store("write", KEYS, STATE, 5, "3", b"data")),
@@ -97,7 +97,7 @@ CALLS = [
     (
         "turn",
         calls.turn(
-            *("allocate", KEYS, STATE, STATE.token, NEW),
+            *("turn", KEYS, STATE, STATE.token, NEW),
             limit=7,
             period=9,
             by=2,
@@ -132,7 +132,7 @@ ARGUMENTS = {
     "delay holder": lambda v: v == NO_HOLDER,
     "delay": lambda v: v in {"7", "0"},
     "failed": lambda v: v in {"1", "0", "again"},
-    "step": lambda v: v in {"make", "delete", "allocate", "piece", "write", "finish", "arrange", "take"},
+    "step": lambda v: v in {"make", "delete", "allocate", "turn", "piece", "write", "finish", "arrange", "take"},
     "bytes": lambda v: v == str(CONFIG.bytes),
     "reserved": lambda v: v == "0.0001/1000",
     "rate": lambda v: v == "1e-05",
@@ -143,6 +143,7 @@ ARGUMENTS = {
     "period": lambda v: v == "9",
     "by": lambda v: v == "2",
     "opened": lambda v: v == "1234",
+    "segments": lambda v: v == "1",
     "number": lambda v: v in {"3", "8"},
     "oldest": lambda v: v == "2",
     "offset": lambda v: v == "8",

@@ -133,7 +133,7 @@ def test_script_of_another_layout(shard, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_items_of_another_shard(client, command):
     """BADARG: every item must belong to the shard, and one that does not stops the whole call."""
-    shard = Shard(client, dataclasses.replace(geometry("blocked", 12, 100), shards=7))
+    shard = Shard(client, geometry("blocked", 12, 100, shards=7))
     own = [d for d in (md5(b"%d" % i) for i in range(100)) if ((d[14] >> 4) + 16 * d[15]) * 7 < 4096]
     other = next(d for d in (md5(b"%d" % i) for i in range(100)) if d not in own)
     refused(shard, calls.items(command, shard.config, KEYS, shard.view, "-", own[0] + other), "BADARG")

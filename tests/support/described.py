@@ -38,7 +38,7 @@ def info_of(*slices: SliceInfo, settings: dict | None = None, archive: str | Non
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
         "name": "news",
         "format": FORMAT,
-        "slice_bytes": config.bytes,
+        "segment_bytes": config.bytes,
         "created": NOW,
         "phase": "idle",
         "checkpointed": None,

@@ -180,7 +180,7 @@ class ModelServer:
             slices = shard.to_meta()["slices"]
             raise Refused(f"STALE epoch {shard.model.epoch}, opened 0, claims 0, live slices {slices}")
 
-    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period, by, opened):
+    def _turn(self, keys, step, uid, epoch, token, units, size, limit, period, by, opened, segments):
         shard = self._of(keys[0])
         if step == "allocate":
             shard.model.allocate(epoch)

@@ -25,7 +25,8 @@ def geometry(layout: str, k: int, units: int, **more) -> Config:
     known = {"uid": "0123456789abcdef", "retention": "forever", "capacity": 1000, "error_rate": 1e-4, "shards": 1}
     plain = {"normalize": "none", "hash": "md5", "seed": ""}
     size = module_bytes(units, 1e-4) if layout == REDISBLOOM else bytes_of(layout, k, units)
-    return Config(layout=layout, k=k, units=units, bytes=size, **known | plain | more)
+    given = known | plain | more
+    return Config(layout=layout, k=k, units=units, bytes=size, **{"segments": given["shards"]} | given)
 
 
 class Shard:

@@ -233,6 +233,6 @@ def test_distrusted_items_are_cut_by_weight():
     kept = dict.fromkeys(range(9), bytes(100_000))
     batch = batch_of(items, 1, 100, "claim", near=near, claim_options=ClaimOptions(NO_HOLDER, kept=kept))
     assert batch.open == []
-    batch.distrust(1, lambda _: 100)
+    batch.distrust(1, lambda _: 100, ordered=False)
     assert [len(call.positions) for call in batch.open] == [2, 2, 2, 2, 1]
     assert batch.answers == [None] * 9

@@ -63,7 +63,7 @@ def test_a_ring_only_allocates():
     """The pause is that of a bitmap of the same size; shards turn one after the other."""
     found = costs.rotation_cost(settings(capacity=100_000_000, **RING))
     sizing = size_first(settings(capacity=100_000_000, **RING))
-    assert found.pause == found.shard == pytest.approx(costs.TURN / 1000 * sizing.slice_bytes / SLICE_LIMIT)
+    assert found.pause == found.shard == pytest.approx(costs.TURN / 1000 * sizing.segment_bytes / SLICE_LIMIT)
     assert found.filter == pytest.approx(sizing.shards * found.shard)
     assert sizing.shards > 1
 
@@ -72,7 +72,7 @@ def test_a_ring_only_allocates():
 def test_a_rolling_filter_reads_the_other_slices(slices, others):
     """All closed slices of the window but the one that was just closed and the one that falls out."""
     rolling = settings(capacity=1_000_000, **ROLLING | {"slices": slices})
-    found, size = costs.rotation_cost(rolling), size_first(rolling).slice_bytes
+    found, size = costs.rotation_cost(rolling), size_first(rolling).segment_bytes
     built = (costs.BUILD + others * costs.BUILD_SLICE) / 1000 * size / 2**20
     assert found.shard == pytest.approx(found.pause + built)
 
@@ -86,7 +86,7 @@ def test_a_module_allocates_as_it_is_written_to():
     """The pause is that of the first calls on a slice of its size, and a new item is cheap."""
     ring = settings(capacity=100_000_000, layout="redisbloom", **RING)
     found, sizing = costs.rotation_cost(ring), size_first(ring)
-    assert found.pause == pytest.approx(costs.TURN_OF_MODULE / 1000 * sizing.slice_bytes / MODULE_LIMIT)
+    assert found.pause == pytest.approx(costs.TURN_OF_MODULE / 1000 * sizing.segment_bytes / MODULE_LIMIT)
     assert costs.insert_cost(ring, 500, 500).new < costs.insert_cost(settings(**RING), 500, 500).new / 3
 
 
@@ -101,7 +101,7 @@ def test_closed_slices_take_what_was_said(slices):
     """A real bitmap with its part of the window's items is packed into no more, and not much less."""
     rolling = settings(capacity=20_000, **ROLLING | {"slices": slices})
     sizing, bitmap, draw = size_first(rolling), bytearray(), random.Random(1)
-    bitmap.extend(bytes(sizing.slice_bytes))
+    bitmap.extend(bytes(sizing.segment_bytes))
     for _ in range(20_000 // slices):
         for offset in blocked_offsets(draw.randbytes(16), sizing.units, sizing.k):
             bitmap[offset // 8] |= 1 << offset % 8

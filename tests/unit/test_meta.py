@@ -31,7 +31,7 @@ FULL = {
     "timeline": "t",
     "checkpoint": 4,
     "checkpointed": 350,
-    "slices": "history:8:512 history_1:8:512 today:8:512",
+    "slices": "history:8:512:1 history_1:8:512:1 today:8:512:1",
 }
 
 
@@ -81,7 +81,7 @@ def test_a_field_is_missing(field):
         ("checkpoint", "first"),
         ("slices", "today"),
         ("slices", "today:8"),
-        ("slices", "today:8:512:1"),
+        ("slices", "today:8:512:1:1"),
         ("slices", "today:x:512"),
         ("inserted", "9" * 5000),
     ],
@@ -144,7 +144,7 @@ def test_when_they_were_closed():
     assert rotating.closed_of("history_1") == Closed.of(5, 310, 400, 9)
     assert rotating.closed_of("history_3") == Closed.of(3, 100, 200, 7)
     assert rotating.closed_of("history") == Closed.of(6, 100, 310, 15)
-    idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512 today:8:512"})
+    idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512:1 today:8:512:1"})
     assert idle.closed_of("history") == Closed.of(6, 100, 400, 24)
 
 

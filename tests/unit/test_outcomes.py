@@ -42,7 +42,7 @@ WRAPPED = "ERR Error running script (call to f_6f0c): @user_script:12: @user_scr
 #: A server's words, what is to be done, the error that is raised if they are the end, and what it tells to do.
 ERRORS = [
     ("NOSCRIPT No matching script. Please use EVAL.", Decision.LOAD_SCRIPT, ServerUnavailable, "forgets scripts"),
-    ("STALE epoch 1, opened 2, claims 0, live slices today:1:4", Decision.REFRESH, ServerUnavailable, "STALE"),
+    ("STALE epoch 1, opened 2, claims 0, live slices today:1:4:1", Decision.REFRESH, ServerUnavailable, "STALE"),
     ("FULL today has no room for 5 items", Decision.FULL, ServerUnavailable, "FULL"),
     ("LATECALL 17 is the time here in ms", Decision.RENEW, ServerUnavailable, "LATECALL"),
     ("RESTORING it is being restored", Decision.RESTORING, Restoring, "being restored"),
@@ -181,7 +181,7 @@ def test_not_latecall():
 
 def test_stale():
     """It tells what has changed in meta; any other error does not."""
-    slices = "history_1:7:336 today:7:336"
+    slices = "history_1:7:336:1 today:7:336:1"
     fields = {"epoch": "12", "opened": "1700000000000", "claims": "60000", "slices": slices}
     assert fields_of_stale(said(f"STALE epoch 12, opened 1700000000000, claims 60000, live slices {slices}")) == fields
     with pytest.raises(ValueError, match="not a STALE: STALE epoch"):

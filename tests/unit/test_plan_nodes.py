@@ -53,7 +53,7 @@ def test_what_a_master_has(name, shards, nodes):
     assert a_node["memory"]["most"] == whole // shards * max(masters)
     assert a_node["new"]["most"] == pytest.approx(1e6 / found["microseconds"]["new"])
     assert a_node["new"]["all"] == pytest.approx(a_node["new"]["most"] * shards / max(masters))
-    assert found["checkpoint"]["bytes"]["filter"] == shards * found["slice_bytes"]
+    assert found["checkpoint"]["bytes"]["filter"] == shards * found["segment_bytes"]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -129,7 +129,10 @@ def test_rotations():
         (["--capacity", "1M", "--name", "x"], "--name needs --nodes"),
         (["--capacity", "0", "--nodes", "3"], "capacity is a whole number from 1 up"),
         (["--capacity", "1e30", "--nodes", "3"], f"need more than {FILTERS} filters"),
-        (["--capacity", "1G", "--nodes", "3", "--shards", "10"], "256 are needed"),
+        (
+            [*("--capacity", "1G", "--nodes", "3", "--shards", "10"), *("--layout", "redisbloom")],
+            "are needed",
+        ),
         (["--capacity", "1M", "--nodes", "3", "--shards", "100"], "above 64 a power of two"),
         (["--capacity", "1M", "--nodes", "3", "--error-rate", "7"], "error_rate is from"),
         (["--capacity", "1M", "--nodes", "3", "--retention", "ring"], "needs slices"),

@@ -67,7 +67,7 @@ def test_growing_slices(more):
     there = [each for each in made if each]
     assert made[len(there) :] == [None] * (len(made) - len(there))
     assert len(there) <= retention.GROWN_LIMIT
-    assert all(each.slice_bytes <= SLICE_LIMIT for each in there)
+    assert all(each.segment_bytes <= SLICE_LIMIT for each in there)
     assert [each.shard_capacity for each in there[:4]] == [there[0].shard_capacity * 2**n for n in range(4)]
     assert slices_at(config, config.today, len(there)) == []
     assert len(slices_at(config, config.today, len(there) - 1)) == len(there)

@@ -31,7 +31,7 @@ from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Uns
 
 UNSENT, LOST = Unsent(ConnectionBroken("refused")), Unanswered(ConnectionBroken("cut"))
 NOSCRIPT = said("NOSCRIPT No matching script. Please use EVAL.")
-STALE = said("STALE epoch 1, opened 2, claims 0, live slices today:1:4")
+STALE = said("STALE epoch 1, opened 2, claims 0, live slices today:1:4:1")
 LOADING = said("LOADING Redis is loading the dataset in memory")
 FULL = said("FULL today has no room")
 RESTORING = said("RESTORING the filter is being restored")
@@ -173,7 +173,7 @@ def test_slices_that_were_out_of_date(hand):
     requests = [writing(session, shard) for shard in (0, 2, 2)]
     slices = session.config.today.units, session.config.today.size
     stale = said(
-        "STALE epoch 7, opened 1700, claims 0, live slices history_1:{}:{} today:{}:{}".format(*slices, *slices)
+        "STALE epoch 7, opened 1700, claims 0, live slices history_1:{}:{}:1 today:{}:{}:1".format(*slices, *slices)
     )
     hand.drive(exchange(session, requests), [[0], stale, stale], [[1], [1]])
     assert [each.name for each in session.view(2).slices] == ["history_1", "today"]

@@ -186,7 +186,7 @@ def test_a_session_tells_its_timekeeper(clocks):
     keeper = session.rotation_timer
     keeper.take()
     now = session.ids.clock.now()
-    geometry = f"{ROLLING.units}:{ROLLING.bytes}"
+    geometry = f"{ROLLING.units}:{ROLLING.bytes}:1"
 
     def left():
         return keeper._due - clocks.monotonic

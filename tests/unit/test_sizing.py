@@ -94,7 +94,7 @@ def test_grown_slices_have_their_share(layout, share, index):
     later = sizing.grown(first, index, share)
     if later is not None:
         assert later.k == first.k or layout == REDISBLOOM  # the module chooses it
-        assert later.slice_bytes <= slice_limit(layout)
+        assert later.segment_bytes <= slice_limit(layout)
         assert later.error_rate_at_capacity <= share * (1 + 1e-9)
 
 
@@ -107,7 +107,7 @@ def test_the_asked_error_rate_is_had(layout, rate, capacity):
         pytest.skip("4,096 shards are too few")
     found = size(capacity, rate, layout)
     assert found.error_rate_at_capacity <= rate * (1 + 1e-9)
-    assert found.slice_bytes <= slice_limit(layout)
+    assert found.segment_bytes <= slice_limit(layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -168,7 +168,7 @@ def test_a_shard_has_room_for_its_luck():
 def test_fill_and_error_rate_agree(layout, capacity, rate):
     """The error rate inverted from the expected fill is the one at that load."""
     found = size(capacity, rate, layout)
-    cells = 8 * found.slice_bytes if layout == "blocked" else found.units
+    cells = 8 * found.segment_bytes if layout == "blocked" else found.units
     fill = -math.expm1(-found.k * capacity / (cells * found.shards))
     now = sizing.error_rate_from_fill(layout, found.k, found.units, fill)
     assert now == pytest.approx(found.error_rate_at_capacity, rel=0.02)

@@ -39,7 +39,7 @@ def test_nothing_is_left(phase, pieces):
 def test_what_is_left(pieces, left):
     """The closed slice is archived, then the next history is built piece by piece, then it becomes the history."""
     size = 2 * documents.PIECE + 1
-    state = state_of(ROLLING, phase="rotating", slices=f"history_1:1:{size} today:1:{size}", **pieces)
+    state = state_of(ROLLING, phase="rotating", slices=f"history_1:1:{size}:1 today:1:{size}:1", **pieces)
     assert piece_count(state) == 3
     assert left_of(state) is left
 
@@ -47,7 +47,7 @@ def test_what_is_left(pieces, left):
 @pytest.mark.parametrize("size", [1, documents.PIECE - 1, documents.PIECE, documents.PIECE + 1, 5 * documents.PIECE])
 def test_pieces(size):
     """As many as are needed, and not one more."""
-    assert piece_count(state_of(ROLLING, slices=f"today:1:{size}")) == -(-size // documents.PIECE)
+    assert piece_count(state_of(ROLLING, slices=f"today:1:{size}:1")) == -(-size // documents.PIECE)
 
 
 @pytest.mark.parametrize("retention", ["ring", "rolling", "growing"])

@@ -122,9 +122,9 @@ def rotation_cost(settings: Shape) -> RotationCost | None:
         return None
     first = size_first(settings)
     limit = slice_limit(settings.layout)
-    size = limit if settings.retention == "growing" else first.slice_bytes
+    size = limit if settings.retention == "growing" else first.segment_bytes
     pause = (TURN_OF_MODULE if settings.layout == REDISBLOOM else TURN) / 1000 * size / limit
-    shard = pause
+    shard = pause * first.slice().segments
     if settings.retention == "rolling":
         others = max(0, (settings.slices or 0) - 2)
         shard += (BUILD + BUILD_SLICE * others) / 1000 * size / _MIB
@@ -145,9 +145,9 @@ def closed_bytes(settings: Shape) -> int:
         return 0
     first = size_first(settings)
     set_bits = first.shard_capacity / settings.slices * first.k
-    fill = -math.expm1(-set_bits / (8 * first.slice_bytes))
+    fill = -math.expm1(-set_bits / (8 * first.segment_bytes))
     entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill))
-    return math.ceil((settings.slices - 1) * first.slice_bytes * min(1.0, PACKED * entropy))
+    return math.ceil((settings.slices - 1) * first.segment_bytes * min(1.0, PACKED * entropy))
 
 
 def memory_when_full(settings: Shape, *, closed: bool = True) -> int:

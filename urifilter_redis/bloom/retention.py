@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from urifilter_redis.bloom.sizing import Sizing, Slice, fewest_shards, grown, size
+from urifilter_redis.bloom.sizing import REDISBLOOM, Sizing, Slice, fewest_shards, grown, size
 
 __all__ = [
     "EXPIRE_AFTER",
@@ -77,7 +77,7 @@ class Shape:
             None: first-seen.
         period_capacity: ring with write newest: the most items of one period; None: 2 * capacity / slices, but
             capacity with last-seen.
-        shards: the number of shards; None: the fewest that keep each slice within ``slice_limit``.
+        shards: the number of shards; None: the fewest that have one bitmap a slice within ``slice_limit``.
     """
 
     capacity: int
@@ -153,7 +153,8 @@ def size_first(settings: Shape) -> Sizing:
     Raises:
         ValueError: no filter can have these settings; the message names the allowed ones.
     """
-    return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, slice_share(settings))
+    share, rows = slice_share(settings), settings.retention != "rolling" and settings.layout != REDISBLOOM
+    return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, share, rows=rows)
 
 
 def shards_needed(settings: Shape) -> int | None:
@@ -217,15 +218,15 @@ def slices_at(config: Shape, first: Slice, epoch: int, *, rotating: bool = False
     """
     if config.retention == "rolling":
         names = ["history"] * (epoch > rotating) + ["history_1"] * (rotating and epoch > 0) + ["today"]
-        return [Slice(name, first.units, first.size) for name in names]
+        return [replace(first, name=name) for name in names]
     if config.retention == "growing":
         sizes = [growing_slice(config, index) for index in range(min(epoch, GROWN_LIMIT) + 1)]
-        made = [Slice(_name(epoch - n), each.units, each.slice_bytes) for n, each in enumerate(sizes) if each]
+        made = [each.slice(_name(epoch - n)) for n, each in enumerate(sizes) if each]
         return made if len(made) == epoch + 1 else []
     if config.retention == "forever":
-        return [Slice("today", first.units, first.size)] if not epoch else []
+        return [replace(first, name="today")] if not epoch else []
     live = min(epoch + 1, config.slices or 1)
-    return [Slice(_name(age), first.units, first.size) for age in range(live - 1, -1, -1)]
+    return [replace(first, name=_name(age)) for age in range(live - 1, -1, -1)]
 
 
 def _name(age: int) -> str:

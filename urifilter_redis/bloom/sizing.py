@@ -9,7 +9,7 @@ The sizes of layout redisbloom are those that the module RedisBloom 2.8 chooses 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ __all__ = [
     "items_from_fill",
     "module_fill",
     "module_rate",
-    "shard_capacity",
+    "segment_capacity",
     "size",
     "size_text",
     "slice_limit",
@@ -216,53 +216,81 @@ def units_within(layout: str, k: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One live slice of a shard; ``str`` makes its entry in the field ``slices`` of ``meta``.
+    """One live slice of a shard, a row of segments; ``str`` makes its entry in the field ``slices`` of ``meta``.
 
     Attributes:
-        name: the end of the slice's key: ``today``, ``history`` or ``history_1`` …
-        units: the number of blocks (blocked), bits (classic) or counters (counting), or of the items that the slice is
-            reserved for (redisbloom).
-        size: the bytes of the bitmap.
+        name: the end of the key of its first segment: ``today``, ``history`` or ``history_1`` …
+        units: the number of blocks (blocked), bits (classic) or counters (counting) of a segment, or of the items that
+            it is reserved for (redisbloom).
+        size: the bytes of a segment's bitmap.
+        segments: the number of segments.
 
     Example:
-        >>> str(Slice("today", 1000, 48_000))
-        'today:1000:48000'
+        >>> str(Slice("today", 1000, 48_000, 3))
+        'today:1000:48000:3'
     """
 
     name: str
     units: int
     size: int
+    segments: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.units}:{self.size}"
+        return f"{self.name}:{self.units}:{self.size}:{self.segments}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ends of the keys of all segments.
+
+        Example:
+            >>> Slice("today", 1000, 48_000, 3).names
+            ('today', 'today.1', 'today.2')
+        """
+        return (self.name, *(f"{self.name}.{number}" for number in range(1, self.segments)))
+
+    @property
+    def whole(self) -> Slice:
+        """The same bits in one segment: what counts bits may take several bitmaps for one."""
+        return Slice(self.name, self.units * self.segments, self.size * self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The geometry of a slice.
+    """The geometry of a slice of all shards.
 
     Attributes:
         layout: one of ``LAYOUTS``.
         capacity: the number of items over all shards.
         error_rate: the wanted error rate at capacity.
         shards: the number of shards.
-        shard_capacity: the number of items that one shard is sized for.
+        segments: the number of bitmaps of the slice, over all shards: a multiple of ``shards``.
+        segment_capacity: the number of items that one bitmap is sized for.
         k: the number of offsets of an item.
-        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's bitmap; redisbloom: the items
-            that the slice is reserved for.
+        units: the blocks (blocked), bits (classic) or counters (counting) of a bitmap; redisbloom: the items that it is
+            reserved for.
     """
 
     layout: str
     capacity: int
     error_rate: float
     shards: int
-    shard_capacity: int
+    segments: int
+    segment_capacity: int
     k: int
     units: int
 
     @property
-    def slice_bytes(self) -> int:
-        """The bytes of one shard's bitmap."""
+    def shard_capacity(self) -> int:
+        """The number of items that one shard's slice is sized for."""
+        return self.segment_capacity * self.segments // self.shards
+
+    def slice(self, name: str = "today") -> Slice:
+        """Return one shard's slice of this geometry."""
+        return Slice(name, self.units, self.segment_bytes, self.segments // self.shards)
+
+    @property
+    def segment_bytes(self) -> int:
+        """The bytes of one bitmap."""
         if self.layout == REDISBLOOM:
             return module_bytes(self.units, self.error_rate)
         return bytes_of(self.layout, self.k, self.units)
@@ -270,22 +298,22 @@ class Sizing:
     @property
     def bits_per_item(self) -> float:
         """The bits of all bitmaps, divided by the capacity."""
-        return 8 * self.slice_bytes * self.shards / self.capacity
+        return 8 * self.segment_bytes * self.segments / self.capacity
 
     @property
     def memory(self) -> int:
         """The bytes that the server allocates for all bitmaps, as MEMORY USAGE counts them."""
-        return self.shards * allocated(self.slice_bytes)
+        return self.segments * allocated(self.segment_bytes)
 
     def error_rate_at(self, items: float) -> float:
         """Return the expected error rate when the filter holds ``items`` items."""
         if not items:
             return 0.0
         if self.layout == "blocked":
-            return blocked_error_rate(self.k, 8 * self.slice_bytes * self.shards / items)
+            return blocked_error_rate(self.k, 8 * self.segment_bytes * self.segments / items)
         if self.layout == REDISBLOOM:
-            return module_rate(items / self.shards, self.units, self.error_rate)
-        return min(1.0, _classic_rate(self.k, self.units, items / self.shards))
+            return module_rate(items / self.segments, self.units, self.error_rate)
+        return min(1.0, _classic_rate(self.k, self.units, items / self.segments))
 
     @property
     def error_rate_at_capacity(self) -> float:
@@ -303,12 +331,14 @@ class Sizing:
         return step * (inner + self.error_rate_at_capacity / 2)
 
 
-def size(
+def size(  # noqa: PLR0913 - all of it decides the geometry
     capacity: int,
     error_rate: float = 1e-4,
     layout: str = "blocked",
     shards: int | None = None,
     share: float | None = None,
+    *,
+    rows: bool = False,
 ) -> Sizing:
     """Return the geometry of a slice.
 
@@ -318,6 +348,8 @@ def size(
         layout: one of ``LAYOUTS``.
         shards: from 1 to 4096, above 64 a power of two; None: the fewest whose slices are within ``slice_limit``.
         share: the slice's share in the error rate; None: the whole error rate.
+        rows: whether a shard may have several bitmaps a slice: as few as are within ``slice_limit``. Without it, or
+            without ``shards``, it has one.
 
     Raises:
         ValueError: no slice can have these settings; the message names the allowed ones.
@@ -335,9 +367,13 @@ def size(
             f"{SHARDS_LIMIT} shards are too few for that many items at {rate:.3g}: "
             "take a lower capacity, a higher error_rate, or several filters"
         )
-    if shards is not None and shards < fewest:
-        raise ValueError(f"{shards} shards are too few for {capacity:,} items at {rate:.3g}: {fewest} are needed")
-    return _sized(capacity, rate, layout, shards or fewest)
+    if shards is None or shards >= fewest:
+        return _sized(capacity, rate, layout, shards or fewest)
+    for segments in range(2 * shards, SHARDS_LIMIT + 1, shards) if rows else ():
+        sizing = _sized(capacity, rate, layout, shards, segments)
+        if sizing.segment_bytes <= slice_limit(layout):
+            return sizing
+    raise ValueError(f"{shards} shards are too few for {capacity:,} items at {rate:.3g}: {fewest} are needed")
 
 
 def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:
@@ -356,7 +392,7 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
     if capacity > SHARDS_LIMIT * 8 * slice_limit(layout):  # no layout has less than a bit an item
         return None
     for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
-        if _sized(capacity, rate, layout, shards).slice_bytes <= slice_limit(layout):
+        if _sized(capacity, rate, layout, shards).segment_bytes <= slice_limit(layout):
             return shards
     return None
 
@@ -365,7 +401,7 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
     The slice holds 2^index times the items of the first slice, or as many as fit into ``slice_limit``. It has the
-    layout, k and number of shards of slice 0, which is ``first``, and a ``share`` in the error rate.
+    layout, k, shards and segments of slice 0, which is ``first``, and a ``share`` in the error rate.
     """
     if index == 0:
         return first
@@ -375,14 +411,13 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
         most = int(min(bits / _module_bits_per_item(share), share * bits**2 / (2 * COINCIDENCES)))
     else:
         most = _items_within(layout, k, units_within(layout, k, SLICE_LIMIT), share)
-    capacity = min(first.shard_capacity * 2**index, most)
-    if capacity < min(first.shard_capacity, _FEWEST_GROWN):
+    capacity = min(first.segment_capacity * 2**index, most)
+    if capacity < min(first.segment_capacity, _FEWEST_GROWN):
         return None
     if layout == REDISBLOOM:
         return _of_the_module(capacity * first.shards, share, first.shards, capacity)
-    return Sizing(
-        layout, capacity * first.shards, share, first.shards, capacity, k, _units_for(layout, k, capacity, share)
-    )
+    units = _units_for(layout, k, capacity, share)
+    return replace(first, capacity=capacity * first.segments, error_rate=share, segment_capacity=capacity, units=units)
 
 
 def allocated(length: int) -> int:
@@ -397,10 +432,13 @@ def allocated(length: int) -> int:
     return -(-wanted // step) * step + _KEY_AND_OBJECT
 
 
-def shard_capacity(capacity: int, shards: int) -> int:
-    """Return the number of items that one shard is sized for: the mean and three standard deviations."""
-    mean = capacity / shards
-    return capacity if shards == 1 else math.ceil(mean + 3 * math.sqrt(mean))
+def segment_capacity(capacity: int, segments: int) -> int:
+    """Return the number of items that one of so many segments is sized for: the mean and three standard deviations.
+
+    The 4,096 values that choose a segment fall unevenly into most numbers of ranges, so it is the mean of the fullest.
+    """
+    mean = capacity * math.ceil(SHARDS_LIMIT / segments) / SHARDS_LIMIT
+    return capacity if segments == 1 else math.ceil(mean + 3 * math.sqrt(mean))
 
 
 def is_whole(value: object, least: int, most: float = math.inf) -> bool:
@@ -412,22 +450,23 @@ def _allowed(shards: int) -> bool:
     return is_whole(shards, 1, SHARDS_LIMIT) and (shards <= ANY_SHARDS or shards & (shards - 1) == 0)
 
 
-def _sized(capacity: int, error_rate: float, layout: str, shards: int) -> Sizing:
-    items = shard_capacity(capacity, shards)
+def _sized(capacity: int, error_rate: float, layout: str, shards: int, segments: int | None = None) -> Sizing:
+    segments = segments or shards
+    items = segment_capacity(capacity, segments)
     if layout == REDISBLOOM:
         return _of_the_module(capacity, error_rate, shards, items)
     if layout != "blocked":
         bits = classic_bits(items, error_rate)
-        return Sizing(layout, capacity, error_rate, shards, items, classic_k(bits, items, error_rate), bits)
+        return Sizing(layout, capacity, error_rate, shards, segments, items, classic_k(bits, items, error_rate), bits)
     k = _blocked_k(error_rate)
-    return Sizing(layout, capacity, error_rate, shards, items, k, _units_for(layout, k, items, error_rate))
+    return Sizing(layout, capacity, error_rate, shards, segments, items, k, _units_for(layout, k, items, error_rate))
 
 
 def _of_the_module(capacity: int, error_rate: float, shards: int, items: int) -> Sizing:
     """Reserve for so many items that coincidences keep to the half of the error rate that the module leaves."""
     bits = math.sqrt(2 * COINCIDENCES * items / error_rate)
     reserved = max(items, LEAST_RESERVED, math.ceil(bits / _module_bits_per_item(error_rate)))
-    return Sizing(REDISBLOOM, capacity, error_rate, shards, items, module_hashes(error_rate), reserved)
+    return Sizing(REDISBLOOM, capacity, error_rate, shards, shards, items, module_hashes(error_rate), reserved)
 
 
 @cache

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from urifilter_redis.bloom.digest import shard_of, shards_of, split
+from urifilter_redis.bloom.digest import PREFIXES, shard_of, shards_of, split
 from urifilter_redis.bloom.sizing import is_whole
 from urifilter_redis.checks import check_function
 from urifilter_redis.errors import Past, UriFilterError
@@ -116,6 +116,7 @@ class Batch:
         digests: the digest of each item. They are cut into calls, but for those that the near cache knows.
         shards: the filter's number of shards.
         cut: returns the most items of one call, given the shard.
+        ordered: whether shards have several segments. Then the items of a call are neighbours, so that it needs few.
         part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
             Not for a batch with a near cache or claim options.
 
@@ -162,6 +163,7 @@ class Batch:
         shards: int,
         cut: Callable[[int], int],
         client: str,
+        ordered: bool = False,
         max_age: int = 0,
         key: Key = None,
         near: NearCache | None = None,
@@ -179,15 +181,17 @@ class Batch:
         self.near, self._found = near, None if near is None else near.find(digests)
         if self._found and all(self._found):
             self.answers = [SEEN] * len(items)
-        elif self._found and True in self._found:
-            self.answers = [SEEN if found else None for found in self._found]
-            self.open = _cut_chosen(digests, [not found for found in self._found], shards, cut, keep=True)
         elif len(digests) == 1:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
-        elif part is not None and len(digests) > part:
-            self._uncut = Uncut(digests, shards, cut, part)
         else:
-            self.open = _cut_all(digests, shards, cut, keep=near is not None)
+            uncut = Uncut(digests, shards, cut, part or max(1, len(digests)), near is not None, ordered)
+            if self._found and True in self._found:
+                self.answers = [SEEN if found else None for found in self._found]
+                self.open = _cut_chosen(uncut, [not found for found in self._found])
+            elif len(digests) > uncut.part:
+                self._uncut = uncut
+            else:
+                self.open = uncut.cut()[0]
         if claim_options is not None:
             self.open = self._kept(self.open)
         self.packed = b"".join(digests)
@@ -228,10 +232,11 @@ class Batch:
         """Whether this batch has the same command, items and ``max_age``."""
         return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
 
-    def distrust(self, shards: int, cut: Callable[[int], int]) -> None:
+    def distrust(self, shards: int, cut: Callable[[int], int], *, ordered: bool) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            self.open += self._kept(_cut_chosen(self.digests, self._found, shards, cut, keep=False))
+            uncut = Uncut(self.digests, shards, cut, max(1, len(self._found)), ordered=ordered)
+            self.open += self._kept(_cut_chosen(uncut, self._found))
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
 
@@ -397,6 +402,8 @@ class Uncut:
         size: returns the most items of one call, given the shard.
         part: the items of a part, unless ``PART_OF_A_SHARD`` gives more.
         keep: whether the calls keep their lists of digests.
+        ordered: whether the items of a call are neighbours: those of a part are sorted by the bits that choose their
+            segments. Equal items keep their order.
         start: the position of the first item of the next part.
         left: by shard, the positions of earlier items, too few for a full call.
     """
@@ -406,6 +413,7 @@ class Uncut:
     size: Callable[[int], int]
     part: int
     keep: bool = False
+    ordered: bool = False
     start: int = 0
     left: dict[int, Sequence[int]] = field(default_factory=dict)
 
@@ -416,8 +424,9 @@ class Uncut:
         positions = self._positions(end)
         calls: list[OpenCall] = []
         left: dict[int, Sequence[int]] = {}
-        for shard, all_of_it in sorted(positions.items()):
+        for shard, some in sorted(positions.items()):
             size = self.size(shard)
+            all_of_it = self._sorted(some) if self.ordered and len(some) > size else some
             count = len(all_of_it) if last else len(all_of_it) // size * size
             calls += [self._call(shard, all_of_it[start : start + size]) for start in range(0, count, size)]
             left[shard] = all_of_it[count:]
@@ -426,12 +435,19 @@ class Uncut:
     def _positions(self, end: int) -> Mapping[int, Sequence[int]]:
         """Return, by shard, the positions before ``end`` that are in no call yet."""
         if self.shards == 1:
-            left = self.left.get(0)
+            left = self.left.get(0, ())
+            if self.ordered:
+                return {0: [*left, *range(self.start, end)]}
             return {0: range(left[0] if left else self.start, end)}
         found: defaultdict[int, list[int]] = defaultdict(list, {shard: [*some] for shard, some in self.left.items()})
         for position, shard in enumerate(shards_of(self.digests[self.start : end], self.shards), self.start):
             found[shard].append(position)
         return found
+
+    def _sorted(self, positions: Sequence[int]) -> list[int]:
+        """Sort positions by the top 12 bits of their digests."""
+        prefixes = shards_of([self.digests[each] for each in positions], PREFIXES)
+        return [positions[each] for each in sorted(range(len(positions)), key=prefixes.__getitem__)]
 
     def _call(self, shard: int, positions: Sequence[int]) -> OpenCall:
         if isinstance(positions, range):
@@ -441,17 +457,10 @@ class Uncut:
         return OpenCall(shard, positions, b"".join(some), digests=some if self.keep else None)
 
 
-def _cut_all(digests: list[bytes], shards: int, size: Callable[[int], int], *, keep: bool) -> list[OpenCall]:
-    """Cut digests into calls, which keep their lists of digests if ``keep``."""
-    return Uncut(digests, shards, size, max(1, len(digests)), keep).cut()[0]
-
-
-def _cut_chosen(
-    digests: list[bytes], chosen: list[bool], shards: int, size: Callable[[int], int], *, keep: bool
-) -> list[OpenCall]:
+def _cut_chosen(uncut: Uncut, chosen: list[bool]) -> list[OpenCall]:
     """Cut only the chosen digests into calls."""
-    made = _cut_all(list(compress(digests, chosen)), shards, size, keep=keep)
-    positions = list(compress(range(len(digests)), chosen))
+    made = replace(uncut, digests=list(compress(uncut.digests, chosen))).cut()[0]
+    positions = list(compress(range(len(chosen)), chosen))
     for call in made:
         call.positions = [positions[each] for each in call.positions]
     return made

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import Work
@@ -47,7 +49,7 @@ __all__ = [
 SHARDS_AT_ONCE = 16
 
 #: Most keys that one call deletes; each may be a bitmap, which takes the server 1 ms to free.
-KEYS_A_CALL = 8
+KEYS_A_CALL = 4
 
 
 def drop(session: Session, *, keep_archive: bool = False, uid: str = "") -> Flow[bool]:
@@ -131,7 +133,8 @@ def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
     every = session.keys.of(config.shards)
     for some in chunked(range(config.shards), SHARDS_AT_ONCE):
         shards = [every.shard(shard) for shard in some]
-        slices = [(keys, keys.slice(name)) for keys in shards for name in ("today", "history", "history_1")]
+        rows = [replace(config.today, name=name) for name in ("today", "history", "history_1")]
+        slices = [(keys, keys.slice(name)) for keys in shards for row in rows for name in row.names]
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
         metas = yield from ask(session, *(("EXISTS", keys.meta) for keys, _ in slices))
         for (_, key), slice_, meta in zip(slices, there, metas, strict=True):
@@ -284,13 +287,16 @@ def _delete(
 def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
     """Return the keys that a shard with this ``meta`` may have, including those of a rotation under way."""
     epoch, window = int(meta.get("epoch", 0)), int(meta.get("window", 0))
-    live = max(window if meta.get("retention") == "ring" else 0, len(meta.get("slices", "").split()) + 1)
-    names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
+    entries = meta.get("slices", "").split()
+    live = max(window if meta.get("retention") == "ring" else 0, len(entries) + 1)
+    segments = max((int(number) for each in entries if (number := each.rpartition(":")[2]).isdecimal()), default=1)
+    names = ["today", "today_next", "history", *(f"history_{n}" for n in range(1, live))]
+    names = [segment for name in names for segment in Slice(name, 0, 0, segments).names]
     archived: set[int] = set()
     if meta.get("retention") == "rolling":
         closed = (entry.partition(":")[0] for entry in meta.get("closed", "").split())
         archived = {*range(max(0, epoch - window - 1), epoch + 2), *(int(each) for each in closed if each.isdecimal())}
-    return [keys.rates, keys.next, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
+    return [keys.rates, *keys.merging, *map(keys.slice, names), *map(keys.archived, archived)]
 
 
 def _left(session: Session) -> Flow[dict[ShardKeys, list[str]]]:

@@ -90,7 +90,7 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
     # Many items of the history were seen in several slices, so the history's own fill tells their number.
     if session.config.expire_after == "last-seen" and len(state.view.slices) > 1:
         today = state.view.slices[-1]  # of the same size as history_1
-        items = yield from items_in(session, keys.slice("history_1"), today)
+        items = yield from items_in(session, keys, replace(today, name="history_1"))
         count = b"%d" % (32 * today.size if items is None else items)  # a full bitmap has room for any number
     made = calls.build("finish", keys, state, number=piece_count(state), oldest=oldest, data=count)
     yield from ask(session, made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
@@ -22,6 +22,7 @@ from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
+from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST, to_mapping
 
@@ -105,9 +106,10 @@ class FilterInfo(Shape):
         uid: the filter's 16 random hex digits.
         format: the format of the filter in Redis and in its archive.
         shards: the number of shards.
+        segments: the number of bitmaps of a slice, over all shards.
         period: ring and rolling: the time between rotations, as text.
         k: the number of offsets of an item.
-        slice_bytes: the bytes of one shard's first bitmap.
+        segment_bytes: the bytes of one bitmap of the first slice.
         normalize: the normalisation of items.
         hash: the hash of items. Its seed is secret, so it is not here: ``UriFilter.settings`` has it.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
@@ -144,8 +146,9 @@ class FilterInfo(Shape):
     format: int
     shards: int
     period: str | None = None
+    segments: int
     k: int
-    slice_bytes: int
+    segment_bytes: int
     normalize: str
     hash: str
     archive: str | None
@@ -198,7 +201,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         name=session.keys.name,
         **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
         format=FORMAT,
-        slice_bytes=config.bytes,
+        segment_bytes=config.bytes,
         created=min(created, now) / 1000,
         checkpointed=min(now, *(state.checkpointed for state in states)) / 1000 or None,
         phase=next((state.phase for state in states if state.phase != "idle"), "idle"),
@@ -207,7 +210,8 @@ def info(session: Session) -> Flow[FilterInfo]:
         rotated_in=_rotated_in(states, now),
         inserted=total,
         forgotten=sum(shard.forgotten for shard in shards),
-        fill=math.fsum(part.fill * part.slice.size for part in parts) / sum(part.slice.size for part in parts),
+        fill=math.fsum(part.fill * part.slice.whole.size for part in parts)
+        / sum(part.slice.whole.size for part in parts),
         error_rate_now=error_rate_of(config, of_shards),
         error_rate_at_capacity=error_rate_at_capacity(config),
         over_capacity=is_over_capacity(config, of_shards)
@@ -260,8 +264,9 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         if config.archive == "redis":
             epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
             epochs.update(each.epoch for each in state.closed)
-        live = [keys.slice(each.name) for each in state.view.slices]
-        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, keys.next, *live]
+        live = list(calls.live(keys, state.view))
+        following = map(keys.slice, replace(state.view.slices[-1], name="today_next").names)
+        own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *following, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
         usage = (("MEMORY", "USAGE", key, "SAMPLES", str(FIELDS_A_SAMPLE)) for key in every)
         (forgotten,) = yield from ask(session, ("ZCARD", keys.forgotten))
@@ -272,7 +277,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         else:
             lengths = yield from ask(session, *(("STRLEN", key) for key in live))
         for part in parts if config.layout != REDISBLOOM else ():
-            part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
+            part.fill = yield from fill_of(session, keys, part.slice)
             part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
         (again,) = yield from read_states(session, [number])
         if again.view == state.view and again.epoch == state.epoch:
@@ -299,10 +304,11 @@ def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:
     for number, shard in enumerate(shards):
         if shard.state.phase in _INCOMPLETE:
             continue
-        for each, length in zip(shard.state.view.slices, shard.lengths, strict=True):
-            if length != each.size:
-                found = f"has {length:,} bytes and should have {each.size:,}" if length else "is missing"
-                lost.append(f"{session.keys.shard(number).slice(each.name)} {found}")
+        named = [(name, each.size) for each in shard.state.view.slices for name in each.names]
+        for (name, size), length in zip(named, shard.lengths, strict=True):
+            if length != size:
+                found = f"has {length:,} bytes and should have {size:,}" if length else "is missing"
+                lost.append(f"{session.keys.shard(number).slice(name)} {found}")
     if lost:
         more = f", and {len(lost) - _LOST_TOLD} more" if len(lost) > _LOST_TOLD else ""
         raise SliceLost(f"{session.where}: LOST {', '.join(lost[:_LOST_TOLD])}{more}: {TO_DO_IF_LOST}")
@@ -380,7 +386,7 @@ def _slice_info(config: Config, parts: Sequence[Part], now: int) -> SliceInfo:
         error_share=math.fsum(part.share for part in parts) / len(parts),
         error_rate_now=math.fsum(part.rate for part in parts) / len(parts),
         over_capacity=items > capacity,
-        size=sum(part.slice.size for part in parts),
+        size=sum(part.slice.whole.size for part in parts),
     )
 
 
@@ -398,5 +404,5 @@ def _held(config: Config, part: Part) -> int:
     For the merged history with last-seen it is estimated from the fill, because many were written in several periods.
     """
     if part.slice.name == "history" and config.expire_after == "last-seen":
-        return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.units, part.fill)))
+        return min(part.inserted, round(items_from_fill(config.layout, config.k, part.slice.whole.units, part.fill)))
     return part.inserted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
-from urifilter_redis.engine.steps import Send, Work
+from urifilter_redis.engine.steps import REST, Send, Work
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ConfigMismatch,
@@ -264,7 +264,7 @@ def _make_anew(session: Session, settings: Settings, *, large: bool, items: str 
 
 def _make(session: Session, wanted: Config, settings: Settings) -> Flow[None]:
     """Make the filter without an archive, unless another process was faster with these settings."""
-    phase = "idle" if wanted.shards == 1 else "creating"
+    phase = "idle" if wanted.segments == 1 else "creating"
     yield from ask(session, ("SADD", session.keys.filters, session.keys.name))  # first, so that every filter is listed
     try:
         call = calls.create("make", wanted, session.keys.shard(0), wanted.to_meta(0, phase))
@@ -332,7 +332,7 @@ def _restore_registered(session: Session, config: Config) -> Flow[None]:
 
 
 def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
-    """Make the other shards of a half-made filter; ``meta`` is shard 0's.
+    """Make the other shards, and the other segments, of a half-made filter; ``meta`` is shard 0's.
 
     Raises:
         FilterNotFound: another process dropped the filter meanwhile; the shards made here are removed again.
@@ -344,6 +344,11 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
     try:
         for some in chunked(range(1, session.config.shards), SHARDS_AT_ONCE):
             yield from _make_shards(session, meta, some, made)
+        for shard in range(session.config.shards):
+            for number in range(1, session.config.today.segments):  # each is an allocation of some ms
+                keys = session.keys.shard(shard)
+                yield from ask(session, calls.create("allocate", session.config, keys, [str(number)]))
+                yield REST
         yield from ask(session, calls.create("finish", session.config, session.keys.shard(0)))
     except (FilterNotFound, ConfigMismatch):
         yield from remove(session, made)

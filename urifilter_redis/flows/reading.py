@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
+    from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.storage.blobs import Writer
     from urifilter_redis.storage.documents import Content
     from urifilter_redis.storage.records import Lease
@@ -102,24 +103,25 @@ def items_in_module(session: Session, key: str, slice_: Slice) -> Flow[int | Non
     return int(told["Number of items inserted"]) if ours else None
 
 
-def fill_of(session: Session, key: str, slice_: Slice) -> Flow[float]:
-    """Return the share of a bitmap's bits that are set (counting: of its counters that are over 0)."""
+def fill_of(session: Session, keys: ShardKeys, slice_: Slice) -> Flow[float]:
+    """Return the share of a slice's bits that are set (counting: of its counters that are over 0)."""
     layout, found = session.config.layout, 0
-    if layout == "counting":
-        for span in piece_spans(slice_.size):
-            (piece,) = yield from _read(session, key, [span])
-            counted = piece.translate(_COUNTERS)
-            found += counted.count(1) + 2 * counted.count(2)
-        return found / slice_.units
-    for spans in chunked(list(piece_spans(slice_.size)), PIECES_A_PIPELINE):
-        found += sum((yield from ask(session, *(("BITCOUNT", key, *_ends(each)) for each in spans))))
-    return found / (slice_.units if layout == "classic" else 8 * slice_.size)
+    for key in map(keys.slice, slice_.names):
+        for spans in chunked(list(piece_spans(slice_.size)), 1 if layout == "counting" else PIECES_A_PIPELINE):
+            if layout == "counting":
+                (piece,) = yield from _read(session, key, spans)
+                counted = piece.translate(_COUNTERS)
+                found += counted.count(1) + 2 * counted.count(2)
+            else:
+                found += sum((yield from ask(session, *(("BITCOUNT", key, *_ends(each)) for each in spans))))
+    whole = slice_.whole
+    return found / (8 * whole.size if layout == "blocked" else whole.units)
 
 
-def items_in(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
-    """Return the estimated number of items of a bitmap; None if all its bits are set, as with any large number."""
-    fill, config = (yield from fill_of(session, key, slice_)), session.config
-    return round(items_from_fill(config.layout, config.k, slice_.units, fill)) if fill < 1 else None
+def items_in(session: Session, keys: ShardKeys, slice_: Slice) -> Flow[int | None]:
+    """Return the estimated number of items of a slice; None if all its bits are set, as with any large number."""
+    fill, config = (yield from fill_of(session, keys, slice_)), session.config
+    return round(items_from_fill(config.layout, config.k, slice_.whole.units, fill)) if fill < 1 else None
 
 
 def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[None]]) -> Flow[None]:

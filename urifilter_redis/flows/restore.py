@@ -405,7 +405,7 @@ class _Restorer:
         yield from records.restore(shard, checkpoint, planned.forgotten, worked=found.worked)
         yield from records.restore_leases(shard, checkpoint, planned.leases, claims)
         if merged:  # today has items of both, and neither count has them all
-            items = yield from items_in(session, keys.slice("today"), state.view.slices[-1])
+            items = yield from items_in(session, keys, state.view.slices[-1])
             more = max(0, (items or 0) - state.inserted)
             state = replace(state, inserted=state.inserted + more, new=state.new + more)
         counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)

@@ -18,7 +18,7 @@ from urifilter_redis.checks import check_flag, check_whole
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST
-from urifilter_redis.errors import ArchiveError, RotationConflict, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import ArchiveError, RotationConflict, ServerFull, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
 from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last, top_epoch
 from urifilter_redis.protocol import calls
@@ -339,9 +339,8 @@ def _expire(session: Session, shard: int) -> Flow[None]:
 
 def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
     """Turn a shard; return False if another process has turned it, or a period has not passed."""
-    for step in ("allocate", "turn"):
-        # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
-        request = Request.of(turn.call(session, step))
+    for call in turn.calls(session):
+        request = Request.of(call)
         yield from exchange(session, [request])
         if isinstance(request.error, RotationConflict):
             if not request.reply_lost:
@@ -350,6 +349,8 @@ def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
             (now,) = yield from read_states(session, [turn.shard])
             return now.token == turn.token or now.epoch > turn.state.epoch + turn.by
         if request.error is not None:
+            if isinstance(request.error, ServerFull):
+                yield from turn.free(session)
             raise request.error
         yield REST
     return True

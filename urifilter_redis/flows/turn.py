@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from urifilter_redis.bloom.retention import growing_slice, seconds_of, slice_sha
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
 from urifilter_redis.engine.queries import ask, chunked
 from urifilter_redis.engine.steps import REST
-from urifilter_redis.errors import FilterFull, RotationConflict
+from urifilter_redis.errors import FilterFull, RotationConflict, ServerFull
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import check_format
 from urifilter_redis.protocol.meta import ShardState
@@ -24,7 +24,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.documents import piece_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
@@ -44,6 +44,9 @@ __all__ = [
 ]
 
 log = logging.getLogger("urifilter_redis")
+
+#: Most segments that one command frees, because each takes the server 1 ms; see ``lua/turn.lua``, too.
+SEGMENTS_FREED = 4
 
 
 def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
@@ -83,12 +86,13 @@ def grow(session: Session, shard: int, items: int | None = None) -> Flow[None]:
         if sizing is None:
             text = f"it has {len(state.view.slices)} slices and can have no more: make a filter of a larger capacity"
             raise FilterFull(f"{session.where}: {text}")
-        new = Slice("today", sizing.units, sizing.slice_bytes)
-        turn = Turn(shard, state, secrets.token_hex(8), new, sizing.shard_capacity)
+        turn = Turn(shard, state, secrets.token_hex(8), sizing.slice(), sizing.shard_capacity)
         try:
-            # Not in one pipeline: the allocation takes the server some ms, and it can serve others before the turn.
-            for step in ("allocate", "turn"):
-                yield from ask(session, turn.call(session, step))
+            for call in turn.calls(session):
+                yield from ask(session, call)
+        except ServerFull:
+            yield from turn.free(session)
+            raise
         except RotationConflict:
             log.debug("%s: another process made the next slice", session.where)
     yield from read_states(session, [shard])
@@ -118,14 +122,50 @@ class Turn:
     by: int = 1
     opened: int = 0
 
-    def call(self, session: Session, step: str) -> Call:
-        """Build the call of the step ``allocate`` or ``turn``."""
+    def calls(self, session: Session) -> Iterator[Call]:
+        """Build the calls of the turn: the allocation of each segment of the next today, and the turn itself.
+
+        They are not for one pipeline: an allocation takes the server some ms, and it can serve others between two.
+        """
         config, keys = session.config, session.keys.shard(self.shard)
-        names = names_after(self.state, config.retention, config.slices, self.by)
-        gone = [each.name for each in self.state.view.slices if each.name not in names]
-        more = {"limit": self.limit, "period": self.period, "by": self.by, "opened": self.opened}
+        live = self.state.view.slices
+        after = names_after(self.state, config.retention, config.slices, self.by)
+        kept = [*live[len(live) + 1 - len(after) :], self.new]
+        names = [name for each, slice_ in zip(after, kept, strict=True) for name in replace(slice_, name=each).names]
+        gone = [name for each in live if each.name not in after for name in each.names]
+        going = sum(each.segments for each in live[: len(live) + 1 - len(after)])
+        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > SEGMENTS_FREED else []
         rate = slice_share(config, self.state.epoch + 1) if config.layout == REDISBLOOM else None
-        return calls.turn(step, keys, self.state, self.token, self.new, **more, rate=rate, names=names + gone)
+
+        def built(step: str, *, number: int = 0) -> Call:
+            return calls.turn(
+                step,
+                keys,
+                self.state,
+                self.token,
+                self.new,
+                limit=self.limit,
+                period=self.period,
+                by=self.by,
+                opened=self.opened,
+                rate=rate,
+                names=names + gone + away,
+                number=number,
+            )
+
+        for number in range(self.new.segments):
+            yield built("allocate", number=number)
+        yield built("turn")
+
+    def free(self, session: Session) -> Flow[None]:
+        """Free the segments that were allocated, because the server has no memory for the others.
+
+        It could not serve any writer before they are gone. If another process is making them too, it does so again.
+        """
+        row = replace(self.new, name="today_next").names
+        for names in chunked(row, SEGMENTS_FREED):
+            yield from ask(session, ("UNLINK", *map(session.keys.shard(self.shard).slice, names)))
+            yield REST
 
 
 def names_after(state: ShardState, retention: str, window: int | None, by: int = 1) -> list[str]:

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.config import Config
+    from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import ShardState
 
 __all__ = ["union"]
 
 #: The settings that must be equal in both filters.
-_SAME = ("layout", "shards", "normalize", "hash", "seed")
+_SAME = ("layout", "shards", "segments", "normalize", "hash", "seed")
 
 #: The settings that decide the geometry of slices; an error names those that differ.
 _GEOMETRY = ("retention", "capacity", "error_rate", "slices", "write", "expire_after", "period_capacity")
@@ -188,18 +189,18 @@ def _expected_parts(session: Session, pairs: Sequence[_Pair], *, exactly: bool) 
     before = parts[-1].inserted
     for number in sorted(theirs, reverse=True):
         part, others = parts[number - 1], theirs[number]
-        bitmaps = [(source, source.keys.shard(pairs[0].shard).slice(each.slice.name)) for source, each in others]
+        rows = [(source, source.keys.shard(pairs[0].shard), each.slice) for source, each in others]
         if number <= live:
-            bitmaps.append((session, keys.slice(part.slice.name)))
-        part.fill = yield from _fill_together(bitmaps, part.slice, exactly=exactly)
+            rows.append((session, keys, part.slice))
+        part.fill = yield from _fill_together(rows, exactly=exactly)
         if config.write == "all" and number < len(parts):  # holds all that is in today, which has it already
             part.inserted += parts[-1].inserted - before
         else:
-            items = items_from_fill(config.layout, config.k, part.slice.units, part.fill)
+            items = items_from_fill(config.layout, config.k, part.slice.whole.units, part.fill)
             part.inserted = _items_after(items, part.inserted, sum(each.inserted for _, each in others))
     for number, part in enumerate(parts, 1):
         if number not in theirs:
-            part.fill = yield from fill_of(session, keys.slice(part.slice.name), part.slice)
+            part.fill = yield from fill_of(session, keys, part.slice)
         part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
     return parts[::-1]
 
@@ -207,24 +208,25 @@ def _expected_parts(session: Session, pairs: Sequence[_Pair], *, exactly: bool) 
 def _next_slice(config: Config, index: int) -> Part:
     """Return the slice that a growing filter will make, empty."""
     sizing = slice_sizing(config, index)
-    slice_ = Slice("today", sizing.units, sizing.slice_bytes)
-    return Part(slice_, 0, None, 0, sizing.shard_capacity, slice_share(config, index))
+    return Part(sizing.slice(), 0, None, 0, sizing.shard_capacity, slice_share(config, index))
 
 
-def _fill_together(bitmaps: Sequence[tuple[Session, str]], slice_: Slice, *, exactly: bool) -> Flow[float]:
-    """Return the share of bits that are set in any of several bitmaps, or that were if they had no item in common."""
+def _fill_together(rows: Sequence[tuple[Session, ShardKeys, Slice]], *, exactly: bool) -> Flow[float]:
+    """Return the share of bits that are set in any of several slices, or that were if they had no item in common."""
     if not exactly:
         unset = 1.0
-        for session, key in bitmaps:
-            unset *= 1 - (yield from fill_of(session, key, slice_))
+        for row in rows:
+            unset *= 1 - (yield from fill_of(*row))
         return 1 - unset
-    bits, (session, _) = 0, bitmaps[0]
-    for span in piece_spans(slice_.size):
-        pieces = []
-        for owner, key in bitmaps:
-            pieces += as_numbers((yield from pieces_of(owner, key, [span])))
-        bits += functools.reduce(operator.or_, pieces).bit_count()
-    return bits / (slice_.units if session.config.layout == "classic" else 8 * slice_.size)
+    bits, (session, _, slice_) = 0, rows[0]
+    for number in range(slice_.segments):
+        for span in piece_spans(slice_.size):
+            pieces = []
+            for owner, keys, each in rows:
+                pieces += as_numbers((yield from pieces_of(owner, keys.slice(each.names[number]), [span])))
+            bits += functools.reduce(operator.or_, pieces).bit_count()
+    whole = slice_.whole
+    return bits / (whole.units if session.config.layout == "classic" else 8 * whole.size)
 
 
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
@@ -282,12 +284,13 @@ def _grow_to(session: Session, shard: int, slices: int) -> Flow[None]:
 
 def _merge_slice(session: Session, pair: _Pair, theirs: Slice, number: int) -> Flow[int]:
     """Merge a bitmap of the source into our live slice ``number``; return the number of added bits."""
-    key, bits = pair.source.keys.shard(pair.shard).slice(theirs.name), 0
+    bits = 0
     check = functools.partial(_check_unchanged, pair)
-    for offset, length in piece_spans(theirs.size):
-        (piece,) = yield from pieces_of(pair.source, key, [(offset, length)], check)
-        if piece.count(0) < length:
-            bits += yield from _call(session, pair, "piece", number, offset, piece)
+    for segment, key in enumerate(map(pair.source.keys.shard(pair.shard).slice, theirs.names)):
+        for offset, length in piece_spans(theirs.size):
+            (piece,) = yield from pieces_of(pair.source, key, [(offset, length)], check)
+            if piece.count(0) < length:
+                bits += yield from _call(session, pair, "piece", number, offset, piece, segment=segment)
     return bits
 
 
@@ -304,11 +307,11 @@ def _has_changed(session: Session, shard: int, state: ShardState) -> Flow[bool]:
 def _count(session: Session, pair: _Pair, number: int, bits: int, theirs: int) -> Flow[float]:
     """Raise a slice's item count, by at most ``theirs``; return the estimated number of items of ``bits``."""
     config, ours = session.config, pair.ours.view.slices[number - 1]
-    fill = yield from fill_of(session, session.keys.shard(pair.shard).slice(ours.name), ours)
+    fill, whole = (yield from fill_of(session, session.keys.shard(pair.shard), ours)), ours.whole
     if fill >= 1:
         return 0.0
-    before = items_from_fill(config.layout, config.k, ours.units, max(0.0, fill - bits / (8 * ours.size)))
-    after = items_from_fill(config.layout, config.k, ours.units, fill)
+    before = items_from_fill(config.layout, config.k, whole.units, max(0.0, fill - bits / (8 * whole.size)))
+    after = items_from_fill(config.layout, config.k, whole.units, fill)
     (now,) = yield from read_states(session, [pair.shard])
     counted = (now.closed_of(ours.name) or now).inserted
     yield from _call(session, pair, "count", number, _items_after(after, counted, theirs))
@@ -348,8 +351,9 @@ def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:
 
 
 def _call(  # noqa: PLR0913, PLR0917 - the header of the script has as many
-    session: Session, pair: _Pair, step: str, number: int = 0, at: int = 0, data: bytes = b""
+    session: Session, pair: _Pair, step: str, number: int = 0, at: int = 0, data: bytes = b"", *, segment: int = 0
 ) -> Flow[int]:
-    call = calls.merge(step, session.config, session.keys.shard(pair.shard), pair.ours, number, at, data)
+    keys = session.keys.shard(pair.shard)
+    call = calls.merge(step, session.config, keys, pair.ours, number, at, data, segment=segment)
     (reply,) = yield from ask(session, call)
     return int(reply)

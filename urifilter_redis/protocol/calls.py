@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.bloom.retention import seconds_of, slice_share
-from urifilter_redis.bloom.sizing import REDISBLOOM, shard_capacity
+from urifilter_redis.bloom.sizing import REDISBLOOM, segment_capacity
 from urifilter_redis.protocol import scripts
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "Arguments",
     "Call",
     "CallBuilder",
+    "SegmentNames",
     "build",
     "checkpoint",
     "create",
@@ -88,6 +90,28 @@ class Call:
         return ("EVALSHA", self.script.sha1, str(len(self.keys)), *self.keys, *self.args)
 
 
+class SegmentNames:
+    """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to."""
+
+    __slots__ = ("_all", "_rows", "_shards")
+
+    def __init__(self, config: Config, keys: ShardKeys, view: View) -> None:
+        self._shards = config.shards
+        rows = [tuple(map(keys.slice, each.names)) for each in view.slices]
+        self._rows = None if all(len(row) == 1 for row in rows) else rows
+        self._all = tuple(key for row in rows for key in row)
+
+    def of(self, digests: Sequence[bytes] | bytes) -> tuple[str, ...]:
+        """Return the keys for items of the shard, given by their digests."""
+        if self._rows is None:
+            return self._all
+        some, found = split(digests) if isinstance(digests, bytes) else digests, []
+        for row in self._rows:  # the segments of a shard are neighbours
+            count = len(row)
+            found += [row[number % count] for number in sorted(set(shards_of(some, self._shards * count)))]
+        return tuple(found)
+
+
 class CallBuilder:
     """Builds calls of ``insert``, ``contains``, ``forget`` or ``remove`` to a shard, from what all of them share.
 
@@ -95,7 +119,7 @@ class CallBuilder:
         view: the live slices that the calls name.
     """
 
-    __slots__ = ("_keys", "_script", "_uid", "view")
+    __slots__ = ("_first", "_names", "_script", "_uid", "view")
 
     def __init__(self, command: str, config: Config, keys: ShardKeys, view: View) -> None:
         self.view = view
@@ -105,12 +129,13 @@ class CallBuilder:
         leases: tuple[str, ...] = () if not view.claims else (keys.leases, keys.holders) if reads else keys.of_claims
         if view.claims and not reads:
             leases += keys.of_dead_letters
-        self._keys = (keys.meta, *replies, keys.forgotten, *leases, *live(keys, view))
+        self._first = (keys.meta, *replies, keys.forgotten, *leases)
+        self._names = SegmentNames(config, keys, view)
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
         items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
-        return Call(self._script, self._keys, (self._uid, call_id, str(max_age), *items))
+        return Call(self._script, self._first + self._names.of(digests), (self._uid, call_id, str(max_age), *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -146,13 +171,17 @@ def items_a_call(config: Config, live: int) -> int:
     if config.layout == REDISBLOOM:
         most = min(most, ITEMS_OF_MODULE)
     if config.retention == "growing":  # a call with more items than an empty slice holds would fit into no slice
-        most = min(most, shard_capacity(config.capacity, config.shards))
+        most = min(most, segment_capacity(config.capacity, config.segments) * config.today.segments)
     return max(1, most)
 
 
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:
-    """Build ``create``: step ``make`` with the fields and values of ``meta`` in turn, or step ``finish``."""
-    slices = (keys.slice(name) for name in ("today", "history", "history_1"))
+    """Build ``create``: step ``make``, ``allocate`` or ``finish``.
+
+    ``fields``: make: the fields and values of ``meta`` in turn; allocate: the number of the segment, from 1.
+    """
+    names = (f"today.{fields[0]}",) if step == "allocate" else ("today", "history", "history_1")
+    slices = map(keys.slice, names)
     all_keys = (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *slices)
     size = str(config.bytes)
     if config.layout == REDISBLOOM:
@@ -173,8 +202,9 @@ def turn(  # noqa: PLR0913 - likewise
     opened: int = 0,
     rate: float | None = None,
     names: Sequence[str] = (),
+    number: int = 0,
 ) -> Call:
-    """Build ``turn``: step ``allocate`` or ``turn``.
+    """Build ``turn``: step ``allocate`` for a segment of the next today, or ``turn``.
 
     Args:
         step: one of the two.
@@ -187,10 +217,13 @@ def turn(  # noqa: PLR0913 - likewise
         by: the epochs to go forward.
         opened: ms: the time at which the next today counts as opened, at the earliest; 0: now.
         rate: redisbloom: the error rate of the next today; None: the filter has another layout.
-        names: the names of the live slices after the turn, oldest first; then those of other slices that go.
+        names: turn: the names of all segments of the live slices after the turn, oldest first; then those of other
+            slices that go.
+        number: allocate: the number of the segment.
     """
-    all_keys = (keys.meta, keys.next, *map(keys.slice, names))
-    numbers = map(str, (new.units, new.size, limit, period, by, opened))
+    made = [keys.slice(name) for name in replace(new, name="today_next").names]
+    all_keys = (keys.meta, made[number]) if step == "allocate" else (keys.meta, *made, *map(keys.slice, names))
+    numbers = map(str, (new.units, new.size, limit, period, by, opened, new.segments))
     arguments = (step, state.uid, str(state.epoch), token, *numbers)
     if rate is None:
         return Call(scripts.load("turn"), all_keys, arguments)
@@ -232,11 +265,26 @@ def reopen(uid: str, keys: ShardKeys, *, doubt: bool = False) -> Call:
 
 
 def merge(  # noqa: PLR0913, PLR0917 - likewise
-    step: str, config: Config, keys: ShardKeys, state: ShardState, number: int = 0, at: int = 0, data: bytes = b""
+    step: str,
+    config: Config,
+    keys: ShardKeys,
+    state: ShardState,
+    number: int = 0,
+    at: int = 0,
+    data: bytes = b"",
+    *,
+    segment: int = 0,
 ) -> Call:
-    """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1."""
+    """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1.
+
+    ``segment``: piece: the number of the segment, from 0.
+    """
     script = scripts.load("merge", config.layout, config.k)
-    all_keys = (keys.meta, keys.forgotten, *keys.merging, *live(keys, state.view))
+    if step == "forget":
+        slices = SegmentNames(config, keys, state.view).of(data)
+    else:
+        slices = tuple(keys.slice(each.names[segment]) for each in state.view.slices)
+    all_keys = (keys.meta, keys.forgotten, *keys.merging, *slices)
     return Call(script, all_keys, (config.uid, step, str(number), str(at), data, str(state.epoch)))
 
 
@@ -323,4 +371,4 @@ def probe(keys: ShardKeys, layout: str = "") -> Call:
 
 def live(keys: ShardKeys, view: View) -> tuple[str, ...]:
     """Return the keys of the live slices, from oldest to newest."""
-    return tuple(keys.slice(each.name) for each in view.slices)
+    return tuple(keys.slice(name) for each in view.slices for name in each.names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.protocol import scripts
-from urifilter_redis.protocol.calls import Call, encoded, live
+from urifilter_redis.protocol.calls import Call, SegmentNames, encoded
 from urifilter_redis.protocol.outcomes import nonsense
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def claim(  # noqa: PLR0913, PLR0917 - the header of the script has as many
 ) -> Call:
     """Build ``claim``; ``kept`` is what the filter keeps of each item. See ``calls.items``."""
     arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease)), *kept)
-    return Call(scripts.load("claim", config.layout, config.k), _all_keys(keys, view), arguments)
+    return Call(scripts.load("claim", config.layout, config.k), _all_keys(config, keys, view, digests), arguments)
 
 
 def commit(  # noqa: PLR0913, PLR0917 - likewise
@@ -260,7 +260,7 @@ def commit(  # noqa: PLR0913, PLR0917 - likewise
     """Build ``commit``; with a ``reason``, of at most ``MOST_REASON`` bytes, it gives the items up. See ``claim``."""
     text = "-" if reason is None else b"+" + reason
     arguments = (config.uid, call_id, "0", *encoded(digests, holding.holder, str(holding.lease), text))
-    return Call(scripts.load("commit", config.layout, config.k), _all_keys(keys, view), arguments)
+    return Call(scripts.load("commit", config.layout, config.k), _all_keys(config, keys, view, digests), arguments)
 
 
 def release(  # noqa: PLR0913 - likewise
@@ -353,5 +353,6 @@ def entries_of(reply: Any) -> list[Entry]:
     return [Entry(bytes(a), int(b), int(c), bytes(d)) for a, b, c, d in zip(*[iter(reply)] * 4, strict=True)]
 
 
-def _all_keys(keys: ShardKeys, view: View) -> tuple[str, ...]:
-    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *live(keys, view))
+def _all_keys(config: Config, keys: ShardKeys, view: View, digests: Sequence[bytes] | bytes) -> tuple[str, ...]:
+    slices = SegmentNames(config, keys, view).of(digests)
+    return (keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *slices)

@@ -18,6 +18,7 @@ from urifilter_redis.bloom.retention import (
     check_growth,
     period_of,
     seconds_of,
+    shards_needed,
     size_first,
 )
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
@@ -165,8 +166,9 @@ class Config(Shape):
     Attributes:
         uid: the filter's 16 hex digits.
         k: the number of offsets of an item.
-        units: the blocks (blocked), bits (classic) or counters (counting) of a shard's first slice.
-        bytes: the bytes of a shard's first slice.
+        segments: the number of bitmaps of a slice, over all shards.
+        units: the blocks (blocked), bits (classic) or counters (counting) of a bitmap of the first slice.
+        bytes: its bytes.
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: where checkpoints and rolling's closed slices are: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
@@ -180,6 +182,7 @@ class Config(Shape):
     shards: int
     period: str | None = None
     uid: str
+    segments: int
     k: int
     units: int
     bytes: int
@@ -197,14 +200,21 @@ class Config(Shape):
             settings: the wanted settings.
             archive: the address of an archive outside Redis; None: there is none.
             items: what the items are; None: it is not known.
+
+        Raises:
+            ValueError: the filter would need several bitmaps a shard, and has an archive.
         """
         sizing = size_first(settings)
+        if archive and sizing.segments > sizing.shards:
+            fewest = shards_needed(settings)
+            raise ValueError(f"shards={sizing.shards} is too few for a filter with an archive: {fewest} are needed")
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
         return cls(
             uid=secrets.token_hex(8),
+            segments=sizing.segments,
             k=sizing.k,
             units=sizing.units,
-            bytes=sizing.slice_bytes,
+            bytes=sizing.segment_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
             items=items,
             **asked,
@@ -236,7 +246,7 @@ class Config(Shape):
     @property
     def today(self) -> Slice:
         """A shard's first slice."""
-        return Slice("today", self.units, self.bytes)
+        return Slice("today", self.units, self.bytes, self.segments // self.shards)
 
     @property
     def turned_by_inserts(self) -> bool:
@@ -261,6 +271,8 @@ class Config(Shape):
             values["period_ms"] = 1000 * seconds_of(self.period)
         if self.retention == "growing":
             values["limit"] = size_first(self).shard_capacity
+        if self.segments > self.shards:
+            values["made"] = 1
         return [text for name, value in values.items() for text in (name, str(value))]
 
     def fixed(self, shard: int) -> str:

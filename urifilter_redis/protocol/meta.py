@@ -46,7 +46,7 @@ class View:
         """
         try:
             entries = [entry.split(":") for entry in meta["slices"].split()]
-            slices = tuple(Slice(slice_, int(units), int(size)) for slice_, units, size in entries)
+            slices = tuple(Slice(each, int(units), int(size), int(row)) for each, units, size, row in entries)
             return cls(slices, int(meta.get("claims", 0)))
         except (KeyError, ValueError) as error:
             raise damaged(name, repr(error)) from error

@@ -64,7 +64,7 @@ _ADDRESS = re.compile("[!-~]{1,2000}")
 _UID = re.compile(r"[0-9a-f]{16}")
 
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
-_SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}"
+_SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}:{_NUMBER}"
 _CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
 
 #: The fields that each shard's state has.
@@ -490,7 +490,7 @@ class Registration:
             raise ArchiveCorrupt(f"{what} names no archive")
         if seed != self.config.seed or not 0 <= self.created < MOST:
             raise ArchiveCorrupt(f"{what} has a seed, or a time, that cannot be")
-        if (sizing.k, sizing.units, sizing.slice_bytes) != (self.config.k, self.config.units, self.config.bytes):
+        if (sizing.k, sizing.slice()) != (self.config.k, self.config.today):
             raise ArchiveCorrupt(f"{what} has another geometry than its settings")
 
 
