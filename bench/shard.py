@@ -80,7 +80,7 @@ def made(client: redis.Redis, wanted: int, shards: int, archive: str = "", **set
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            small = size_first(Settings(capacity=middle, shards=shards, **settings)).slice_bytes <= wanted
+            small = size_first(Settings(capacity=middle, shards=shards, **settings)).segment_bytes <= wanted
         except ValueError:  # larger than a bitmap may be
             small = False
         low, high = (middle, high) if small else (low, middle)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: A row of results, as it stands in results.json.
 Row = Mapping[str, Any]
 
-NAMES = ("calls", "clients", "script", "drivers", "retentions", "persistence", "links", "sizes")
+NAMES = ("calls", "clients", "script", "drivers", "retentions", "segments", "persistence", "links", "sizes")
 
 #: Says how far a section is.
 Say = Callable[[str], None]

@@ -41,6 +41,8 @@ def few(monkeypatch):
         "script.ITEMS": 500,
         "retentions.QUICK_CAPACITY": 7000,
         "retentions.ITEMS": 500,
+        "segments.QUICK_BATCHES": {100: 500},
+        "segments.FILLED": 2000,
         "persistence.QUICK_ITEMS": 500,
         "links.QUICK_CAPACITY": 50_000,
         "links.QUICK_STREAMS": {"far": {500: 1000}},
@@ -94,6 +96,15 @@ def test_retentions():
     for (_, mix), cell in cells.items():
         assert cell["new_items"] == (1000 if mix == "new" else 0)
     assert "| retention | server µs | ratio |" in text
+
+
+def test_segments():
+    """The large filter has its bitmaps in one shard, and in several; no answer differs."""
+    found, text = measured("segments")
+    assert [row["segments"] for row in found["filters"]] == [1, 3, 3]
+    for cell in found["cells"]:
+        assert cell["new_items"] == (1000 if cell["mix"] == "new" else 0)
+    assert "### seen, 100 a call" in text
 
 
 def test_persistence():
