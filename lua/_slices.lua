@@ -27,29 +27,30 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
     return row[place - place % 1]
   end
   local i = FIRST_SLICE
-  while at and i <= #KEYS do
+  while i <= #KEYS do
     local name, size, bytes, segments, after = string.match(listed, '^([^:]+):(%d+):(%d+):(%d+) ?()', at)
     local first, row, last, named = base .. (name or ''), { share = shards * (segments or 1) / 4294967296 }, -1, i
+    local dotted, before, most = first .. '.', shard * (segments or 1), tonumber(segments)
     while name and i <= #KEYS do
       local number = KEYS[i] == first and 0
-      if not number and string.sub(KEYS[i], 1, #first + 1) == first .. '.' then
-        number = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #first + 2) or nil)
+      if not number and string.sub(KEYS[i], 1, #dotted) == dotted then
+        number = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #dotted + 1) or nil)
       end
       if not number then break end
-      if number <= last or number >= tonumber(segments) then
+      if number <= last or number >= most then
         return redis.error_reply('BADARG ' .. KEYS[i] .. ' is no segment, or not behind the one before')
       end
       local length = call('STRLEN', KEYS[i])
       if length ~= tonumber(bytes) then
         return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
       end
-      row[shard * segments + number], last, i = KEYS[i], number, i + 1
+      row[before + number], last, i = KEYS[i], number, i + 1
     end
     if last < 0 then
       at = 0
       break
     end
-    LAST_SLICE, at, all_named = LAST_SLICE + 1, after, all_named and i - named == tonumber(segments)
+    LAST_SLICE, at, all_named = LAST_SLICE + 1, after, all_named and i - named == most
     units[LAST_SLICE], rows[LAST_SLICE] = tonumber(size), row
   end
 else

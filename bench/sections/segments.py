@@ -23,7 +23,7 @@ ABOUT = (
     " shard has all bitmaps, otherwise each has a shard of its own. The ratio is of items a second, to the small"
     " filter."
 )
-QUOTED = ()
+QUOTED = ("new, 100 a call", "seen, 100 a call")
 
 CAPACITY, QUICK_CAPACITY = 100_000_000, 12_000_000
 SMALL = 5_500_000

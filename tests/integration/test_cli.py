@@ -169,8 +169,8 @@ def test_plan(there):
     text = cli.run("plan", "--capacity", "100M", "--error-rate", "1e-4")[0].decode()
     blocked, classic, counting, module = (line.split() for line in text.splitlines() if line.endswith("<"))
     assert blocked == ["blocked", "0.0001", "12", "23.3", "302", "MB", "302", "MB", "18", "1,216", "<"]
-    assert classic[:4] == ["classic", "0.0001", "13", "19.2"]
-    assert counting[:4] == ["counting", "0.0001", "13", "76.9"]
+    assert classic[:4] == ["classic", "0.0001", "13", "19.3"]
+    assert counting[:4] == ["counting", "0.0001", "13", "77.3"]
     assert module[:4] == ["redisbloom", "0.0001", "15", "20.6"]
     plans = json.loads(cli.run("plan", "--capacity", "100M", "--json")[0])
     assert len(plans) == 20

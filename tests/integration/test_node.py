@@ -97,6 +97,19 @@ def test_retentions(folder, any_server, layout, retention):
         agree(news, js, ["2: 1", "2: 2"])
 
 
+def test_segments(folder, any_server):
+    """Both find an item in the same segment of a shard, also after a turn."""
+    settings = SETTINGS | RETENTIONS["ring"] | {"capacity": 60_000_000, "shards": 2}
+    with UriFilter.create("news", redis=any_server.url, **settings) as news, Node(folder, any_server.url) as js:
+        assert news.config.today.segments > 2
+        for turn in range(2):
+            some = [f"{turn}: {n}" for n in range(300)]
+            assert js("insert", some[:200]) == [0] * 200
+            assert news.unique(some) == some[200:]
+            agree(news, js, [f"{each}: {n}" for each in range(turn + 1) for n in range(300)])
+            news.rotate()
+
+
 def test_max_age(folder, any_server):
     """A ring may be asked about its newest slices only."""
     settings = SETTINGS | RETENTIONS["ring"]

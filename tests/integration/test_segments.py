@@ -99,9 +99,7 @@ def test_claims(server, of_segments):
     assert told[0] == told[1] == told[2]
 
 
-@pytest.mark.parametrize(
-    "shards", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(18, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("shards", [3, pytest.param(18, marks=pytest.mark.slow)])
 def test_growing(server, of_segments, shards):
     """A growing filter grows by rows: no item is new twice, and none is lost."""
     news = of_segments("news", shards, retention="growing", capacity=40_000, error_rate=1e-5)

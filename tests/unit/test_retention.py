@@ -182,3 +182,22 @@ def test_periods_that_bring_more():
     assert retention.slice_capacity(config_of(**ring, period_capacity=700)) == 700
     assert retention.slice_capacity(config_of(**ring, expire_after="last-seen")) == 1000
     assert retention.slice_capacity(config_of(**ring, write="all")) == 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [({"retention": "growing"}, 8), ({"retention": "ring", "slices": 30, "period": "1d"}, 29)],
+    ids=["growing", "ring"],
+)
+def test_segments_of_one_shard(kind, most):
+    """A turn renames all bitmaps of a shard in one script, so there are only so many."""
+    capacity, fits = 5_000_000, 1
+    while fits:
+        try:
+            found = retention.size_first(Settings(capacity=capacity, shards=1, **kind))
+        except ValueError as error:
+            assert str(error).startswith("shards=1 is too few for ")  # noqa: PT017 - what ends the search
+            break
+        assert found.segment_bytes <= SLICE_LIMIT
+        fits, capacity = found.segments, capacity * 9 // 8
+    assert most - 4 <= fits <= most

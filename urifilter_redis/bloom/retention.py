@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from urifilter_redis.bloom.sizing import REDISBLOOM, Sizing, Slice, fewest_shards, grown, size
+from urifilter_redis.bloom.sizing import REDISBLOOM, SHARDS_LIMIT, Sizing, Slice, fewest_shards, grown, size
 
 __all__ = [
     "EXPIRE_AFTER",
@@ -51,6 +51,9 @@ SLICES = {"ring": (2, 400), "rolling": (2, 1000)}
 
 #: Most slices of a growing filter. Every new item is tested in all of them.
 GROWN_LIMIT = 100
+
+#: Most bitmaps that a turn renames. So many take the server 8 ms at most.
+RENAMED_BITMAPS = 900
 
 #: A growing filter must be able to hold this many times its first capacity.
 LEAST_GROWTH = 20
@@ -153,8 +156,19 @@ def size_first(settings: Shape) -> Sizing:
     Raises:
         ValueError: no filter can have these settings; the message names the allowed ones.
     """
-    share, rows = slice_share(settings), settings.retention != "rolling" and settings.layout != REDISBLOOM
-    return size(slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, share, rows=rows)
+    share, segments = slice_share(settings), _most_segments(settings)
+    return size(
+        slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, share, most_segments=segments
+    )
+
+
+def _most_segments(settings: Shape) -> int:
+    """Return the most bitmaps that a slice of a shard may have: a turn renames those of all slices in one script."""
+    if settings.retention == "rolling" or settings.layout == REDISBLOOM:
+        return 1
+    if settings.retention == "forever":
+        return SHARDS_LIMIT
+    return max(1, RENAMED_BITMAPS // (1 + (settings.slices or GROWN_LIMIT)))
 
 
 def shards_needed(settings: Shape) -> int | None:

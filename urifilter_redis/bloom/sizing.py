@@ -338,7 +338,7 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
     shards: int | None = None,
     share: float | None = None,
     *,
-    rows: bool = False,
+    most_segments: int = 1,
 ) -> Sizing:
     """Return the geometry of a slice.
 
@@ -348,8 +348,8 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
         layout: one of ``LAYOUTS``.
         shards: from 1 to 4096, above 64 a power of two; None: the fewest whose slices are within ``slice_limit``.
         share: the slice's share in the error rate; None: the whole error rate.
-        rows: whether a shard may have several bitmaps a slice: as few as are within ``slice_limit``. Without it, or
-            without ``shards``, it has one.
+        most_segments: the most bitmaps of a shard's slice. It has as few as are within ``slice_limit``; without
+            ``shards`` one.
 
     Raises:
         ValueError: no slice can have these settings; the message names the allowed ones.
@@ -369,11 +369,16 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
         )
     if shards is None or shards >= fewest:
         return _sized(capacity, rate, layout, shards or fewest)
-    for segments in range(2 * shards, SHARDS_LIMIT + 1, shards) if rows else ():
-        sizing = _sized(capacity, rate, layout, shards, segments)
-        if sizing.segment_bytes <= slice_limit(layout):
-            return sizing
-    raise ValueError(f"{shards} shards are too few for {capacity:,} items at {rate:.3g}: {fewest} are needed")
+    for number in filter(_allowed, range(shards, fewest + 1)):
+        for segments in range(number, min(most_segments * number, SHARDS_LIMIT) + 1, number):
+            sizing = _sized(capacity, rate, layout, number, segments)
+            if sizing.segment_bytes > slice_limit(layout):
+                continue
+            if number == shards:
+                return sizing
+            text = f"shards={shards} is too few for {capacity:,} items at {rate:.3g}: {number} are needed"
+            raise ValueError(text)
+    raise AssertionError("so many shards were enough before")
 
 
 def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:
