@@ -12,7 +12,7 @@ import errno
 import io
 import json
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ RECORD_LIMIT = 16 << 20
 
 #: Stands for lines over the limit behind which a quote is open.
 QUOTE = b'"'
+
+#: White space of JSON.
+WHITE = b" \t\r\n"
 
 #: The most columns of a header that a message names.
 NAMED = 10
@@ -224,8 +227,8 @@ class _JsonLines:
 
     def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
         self._form, self._bad, self._name = form, bad, ""
-        # Only one field counts: numbers of any length and size may stand in the others.
-        self._decode = json.JSONDecoder(parse_int=str, parse_float=str).decode
+        # Numbers do not count, so they may be of any length: ``int`` refuses long ones.
+        self._decode = json.JSONDecoder(parse_int=float).raw_decode
 
     def begin(self, name: str, _: Place) -> None:
         self._name = name
@@ -236,18 +239,22 @@ class _JsonLines:
             if number == piece.begin.lines + 1 and piece.too_long:
                 self._bad(f"{self._name}: line {number} is {_too_long()}")
                 continue
-            if not line.strip():
+            written = line.strip(WHITE)
+            if not written:
                 continue
             try:
-                texts.append(self._text(line))
+                texts.append(self._text(written))
                 records.append(line)
             except (ValueError, RecursionError) as error:
                 self._bad(f"{self._name}: line {number} is left out: {_why_no_json(error)}")
         return Window(self._form.items(texts), records), piece.end
 
-    def _text(self, line: bytes) -> bytes:
+    def _text(self, written: bytes) -> bytes:
         """Return the field's text; raise ValueError if there is none."""
-        record = self._decode(line.decode("utf-8", "surrogatepass"))
+        text = written.decode("utf-8", "surrogatepass")
+        record, end = self._decode(text)
+        if end < len(text):
+            raise _NoText(f"something stands behind its JSON, at character {end + 1}")
         if not isinstance(record, dict):
             raise _NoText("it is no JSON object")
         found = record.get(self._form.field, self)
@@ -291,9 +298,10 @@ class _Open:
     size: int = 0
     too_long: bool = False
 
-    def add(self, lines: Sequence[bytes]) -> None:
-        """Take more lines."""
+    def add(self, lines: Sequence[bytes], *, too_long: bool) -> None:
+        """Take more lines; ``too_long``: the first one is over the limit."""
         self.lines += lines
+        self.too_long |= too_long
         self.size += sum(map(len, lines)) + len(lines)
         if self.size > RECORD_LIMIT:
             self.lines, self.size, self.too_long = [QUOTE], 2, True
@@ -341,7 +349,7 @@ class _Csv:
     def window(self, piece: Piece) -> tuple[Window, Place]:
         self._last = piece.end
         if self._open is not None and not _closes(piece.lines):
-            self._open.add(piece.lines)
+            self._open.add(piece.lines, too_long=piece.too_long)
             return Window(), self._open.begin
         if not (self._open or piece.too_long or self._at_head):
             lines = _unmarked(piece.lines)
@@ -353,7 +361,8 @@ class _Csv:
     def _rows(self, lines: list[bytes]) -> list[list[str]] | None:
         """Return the fields of each line; None if not each line is a record as the others."""
         try:
-            rows = [*csv.reader(_text_of(lines), delimiter=self._form.delimiter, strict=True)]
+            text = io.StringIO(b"\n".join([*lines, b""]).decode("latin-1"), newline="\n")  # no \r ends a line
+            rows = [*csv.reader(text, delimiter=self._form.delimiter, strict=True)]
         except csv.Error:
             return None
         return rows if len(rows) == len(lines) and {*map(len, rows)} == {self._width} else None
@@ -396,24 +405,26 @@ class _Csv:
                 place = Place(place.file, place.offset - size, place.lines - len(rest))
             else:
                 place = opened.begin if done < 0 else piece.begin
-            too_long = opened.too_long if done < 0 else False
-            self._open = _Open([], place, too_long=too_long or (piece.too_long and done <= 0))
-            self._open.add(rest)
+            self._open = _Open([], place, too_long=opened.too_long and done < 0)
+            self._open.add(rest, too_long=piece.too_long and done <= 0)
         return place
 
     def _each(self, lines: list[bytes]) -> Iterator[_Record]:
         """Yield the records that end in some lines."""
-        ended = False
+        fresh, ended = True, False
 
-        def at_end() -> Iterator[str]:
-            nonlocal ended
+        def texts() -> Iterator[str]:
+            nonlocal fresh, ended
+            for line in lines:
+                text = _unmarked([line])[0] if fresh else line
+                fresh = False
+                yield text.decode("latin-1") + "\n"
             ended = True
-            yield from ()
 
-        source = chain(_text_of(_unmarked(lines)), at_end())
-        reader = csv.reader(source, delimiter=self._form.delimiter, strict=True)
+        reader = csv.reader(texts(), delimiter=self._form.delimiter, strict=True)
         start = 0
         while start < len(lines):
+            fresh = True
             try:
                 row, why = next(reader), ""
             except csv.Error as error:
@@ -481,11 +492,6 @@ def _unmarked(lines: list[bytes]) -> list[bytes]:
             line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
         found.append(line)
     return found
-
-
-def _text_of(lines: list[bytes]) -> io.StringIO:
-    """Return lines as text for ``csv``; newline: a carriage return ends none of them."""
-    return io.StringIO(b"\n".join([*lines, b""]).decode("latin-1"), newline="\n")
 
 
 def _closes(lines: list[bytes]) -> bool:
