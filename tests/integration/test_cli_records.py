@@ -67,7 +67,7 @@ def test_records_are_printed_as_they_stand(command, form):
 
 
 def test_check_puts_nothing_before_a_header(tmp_path):
-    """Marks stand before records, and not before the header; with --json there is no header; an export is asked, too."""
+    """Marks stand before records, and not before the header; --json leaves it out; an export is asked alike."""
     make()
     data = b'title,url\n"a\nb",https://a/\nc,https://c/\n'
     cli.run("add", "--filter", "precise", given=b"https://a/\n")
