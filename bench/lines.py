@@ -2,7 +2,7 @@
 
 All programs read the same URLs of 66 bytes, in turn, and write to a file. ``--csv`` and ``--jsonl`` read them as a
 field of records that have a number and a title, too; in ``--csv, lines`` the title of each record has a newline. The
-share ``--repeated`` of the lines repeats an earlier line: ``popular`` any earlier line, so that some URLs come often, as
+share ``--repeated`` of the lines repeats an earlier line: ``popular`` any earlier line, so that some come often, as
 links do; ``anywhere`` any earlier URL, each as often as the others. The table has the median of the rounds: lines a
 second, seconds of wall time, of the program's processor time and of the server's, and the program's largest peak
 memory. The server listens on a unix socket and is asked by one client. Machines are noisy: read ratios. ``x`` is the
