@@ -184,7 +184,7 @@ def _form(values: dict[str, Any], *, csv: bool, jsonl: bool) -> Form:
 
 #: The arguments and options of the commands about lines.
 lines_command = with_options(
-    click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), form_options, filter_command
+    click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), filter_command, form_options
 )
 
 max_age_option = click.option(

@@ -32,8 +32,6 @@ WHITE = b" \t\r\n"
 #: The most columns of a header that a message names.
 NAMED = 10
 
-csv.field_size_limit(2**31 - 1)  # the module's own limit is 128 KiB; ``RECORD_LIMIT`` counts
-
 Kind = Literal["lines", "csv", "jsonl"]
 
 
@@ -333,6 +331,7 @@ class _Csv:
 
     def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
         self._form, self._bad, self._name = form, bad, ""
+        csv.field_size_limit(2**31 - 1)  # of the process; it is 128 KiB otherwise, and ``RECORD_LIMIT`` counts
         self.has_head = False
         self._columns: list[str] | int = 0  #: the names of the columns, or without a header their number
         self._width = self._index = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+import os
 import signal
 import subprocess
 
@@ -261,6 +262,45 @@ def test_counts(there):
     many = b"".join(b"%d\n" % (number % 9000) for number in range(27_000))
     out, err = cli.run("dedupe", "--temporary", "--count", given=many)
     assert out == b"".join(b"3\t%d\n" % number for number in range(9000))
+
+
+def test_utf_16_is_printed_as_utf_8():
+    """Lines and records alike; the mark goes, the other characters stay."""
+    text = 'titel,url\r\n"größer,\r\n",https://a.example/ü\r\n'
+    assert cli.run("dedupe", "-q", *CSV, given=text.encode("utf-16"))[0] == text.encode()
+    assert (
+        cli.run("check", given="https://a.example/ü\r\n".encode("utf-16"))[0] == "seen\thttps://a.example/ü\n".encode()
+    )
+
+
+@pytest.mark.slow
+def test_counting_is_stopped_by_a_signal():
+    """It has printed no line then, and nothing remembers them."""
+    process = cli.start("dedupe", "--temporary", "--count", *CSV)
+    process.stdin.write(b"url\n" + b"a\n" * 100)
+    process.stdin.flush()
+    assert process.stdout.readline() == b"url\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == b""
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_memory_of_counts(tmp_path):
+    """As the page says: at most 250 bytes a different line, and its own; more lines than the last growth of a dict."""
+    count, line = 700_000, b"https://example.com/some/longer/path/of/a/page/%07d"
+    peaks = []
+    for number in (1, count):
+        with (tmp_path / "urls").open("wb") as file:
+            file.writelines(line % each + b"\n" for each in range(number))
+        with (tmp_path / "out").open("wb") as out:
+            process = cli.start("dedupe", "-q", "--temporary", "--count", tmp_path / "urls", stdin=None, stdout=out)
+            process.stderr.close()
+            _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        peaks.append(used.ru_maxrss * 1024)
+    assert 100 < (peaks[1] - peaks[0]) / count < 250 + len(line % 0)
 
 
 def test_items_with_newlines_are_claimed():
