@@ -411,11 +411,12 @@ class _Csv:
     def _each(self, lines: list[bytes]) -> Iterator[_Record]:
         """Yield the records that end in some lines."""
         fresh, ended = True, False
+        marked = codecs.BOM_UTF8 in b"\n".join(lines)
 
         def texts() -> Iterator[str]:
             nonlocal fresh, ended
             for line in lines:
-                text = _unmarked([line])[0] if fresh else line
+                text = _unmarked([line])[0] if marked and fresh else line
                 fresh = False
                 yield text.decode("latin-1") + "\n"
             ended = True
