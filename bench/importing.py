@@ -44,8 +44,8 @@ def address(client: redis.Redis) -> str:
 
 def add(news: Receiver, file: Path) -> None:
     """Insert lines as ``urifilter add`` does."""
-    for items in windows_of([str(file)], print):
-        news.insert_many(items)
+    for window in windows_of([str(file)], print):
+        news.insert_many(window.items)
 
 
 def moved(news: Receiver, source: Source) -> None:

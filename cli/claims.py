@@ -46,9 +46,9 @@ from .common import (
 )
 from .filters import yes_option
 from .line_commands import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
-from .lines import item_of
 from .output import Output
 from .printing import Printer, Undoing, print_lines
+from .records import item_of
 from .signals import Interrupted, Signals
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from urifilter_redis import Claim, Outstanding
     from urifilter_redis.claiming.blocking import Claims
 
-    from .lines import Window
+    from .records import Form, Window
 
 __all__ = ["beat", "claim", "claims", "commit", "dead_letters", "reclaim", "release"]
 
@@ -173,7 +173,7 @@ class _Claimed(Summary):
     def text(self) -> str:
         """The summary for people."""
         counts = f"{self.new:,} claimed, {self.in_flight:,} in flight already, {self.seen:,} seen before"
-        return f"{counted(self.lines, 'line')}: {counts} (filter {self.filter})"
+        return f"{self.counted}: {counts} (filter {self.filter})"
 
 
 class _Committed(Summary):
@@ -205,6 +205,7 @@ def claim(
     name: str,
     files: tuple[str, ...],
     *,
+    form: Form,
     quiet: bool,
     lease: float,
     holder: str | None,
@@ -219,7 +220,7 @@ def claim(
     Example:
       urifilter claim --filter news links.txt > todo.txt
     """
-    summary, output = _Claimed(name), Output()
+    summary, output = _Claimed(name, form=form), Output(form.end)
     check_readable(files, summary)
     with Signals() as signals:
         with signals.allowed():
@@ -248,6 +249,7 @@ def commit(
     name: str,
     files: tuple[str, ...],
     *,
+    form: Form,
     quiet: bool,
     reject: str | None,
     holder: str | None,
@@ -263,11 +265,11 @@ def commit(
     if (reject is None) != (holder is None):
         raise click.UsageError("--reject and --holder go together: only what a holder has in flight is rejected")
     holding, reason = NO_HOLDER, None
-    summary: Summary = _Committed(name)
+    summary: Summary = _Committed(name, form=form)
     text = "{new:,} final now, {seen:,} were before (filter {filter})"
     if holder is not None and reject is not None:
         holding, reason = Holding(holder, round(lease * 1000)), reason_of(reject)
-        summary, text = _Rejected(name), "{new:,} rejected, {seen:,} were not in flight (filter {filter})"
+        summary, text = _Rejected(name, form=form), "{new:,} rejected, {seen:,} were not in flight (filter {filter})"
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
         return ClaimOptions(holding, reason=reason)
@@ -287,6 +289,7 @@ def release(
     name: str,
     files: tuple[str, ...],
     *,
+    form: Form,
     quiet: bool,
     delay: float | None,
     failed: bool,
@@ -305,7 +308,7 @@ def release(
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
         return options_of_release(holding, delay or 0.0, failed=failed)
 
-    change_lines(options, "release", _Released(name), files, text, claim_options=claim_options, quiet=quiet)
+    change_lines(options, "release", _Released(name, form=form), files, text, claim_options=claim_options, quiet=quiet)
 
 
 def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
@@ -314,14 +317,14 @@ def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
 
 def _keepable(summary: Summary, window: Window) -> Window:
     """Return the lines that a filter can keep while they are in flight; report the others."""
-    if max(map(len, window)) <= MOST_BYTES:
+    if max(map(len, window.items)) <= MOST_BYTES:
         return window
-    for item in window:
+    for item in window.items:
         if len(item) > MOST_BYTES:
             begin = item[:SHOWN].decode(errors="replace")
             text = f"a line of {len(item):,} bytes is left out, because a claim keeps at most {MOST_BYTES:,}: {begin}…"
             summary.report_bad(text)
-    return [item for item in window if len(item) <= MOST_BYTES]
+    return window.chosen([len(item) <= MOST_BYTES for item in window.items])
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from dataclasses import asdict
@@ -32,8 +33,10 @@ from .common import (
     shared,
 )
 from .filters import identity_options, layout_option, size_options, time_options, yes_option
-from .lines import STDIN, Place, is_compressed, placed_windows, total_size
+from .line_commands import form_options
+from .lines import STDIN, is_converted, placed_windows, total_size
 from .progress import bar
+from .records import PLAIN, Form, Place
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -56,16 +59,17 @@ _DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 byt
 
 
 class FileSource:
-    """The lines of files, or of stdin; see ``Source``."""
+    """The lines of files, or of stdin; see ``Source``. ``form`` says how they are read."""
 
-    noun = "line"
     raw = False
 
-    def __init__(self, files: Sequence[str], wait: Callable[[int], None]) -> None:
-        self._files, self._wait = files, wait
+    def __init__(self, files: Sequence[str], wait: Callable[[int], None], form: Form = PLAIN) -> None:
+        self._files, self._wait, self._form = files, wait, form
+        self.noun = form.noun
         paths = (each if each == STDIN else str(Path(each).absolute()) for each in files)
-        self.names: Sequence[str] = ("files", *paths)
-        self.total = None if any(map(is_compressed, files)) else total_size(files)
+        kind = "files" if form == PLAIN else f"files {json.dumps(asdict(form), sort_keys=True)}"
+        self.names: Sequence[str] = (kind, *paths)
+        self.total = None if any(map(is_converted, files)) else total_size(files)
         self._found = [_state_of(name) for name in files]
 
     def state(self) -> dict[str, Any] | None:
@@ -80,11 +84,13 @@ class FileSource:
         """Yield the lines after a place in windows."""
         begin = Place(*place) if place else Place()
         before = number = 0
-        for items, end in placed_windows(self._files, bad, wait=self._wait, begin=begin):
+        for window, end in placed_windows(self._files, bad, wait=self._wait, begin=begin, form=self._form):
+            if not window:  # only a header
+                continue
             while number < end.file:
                 before += total_size(self._files[number : number + 1]) or 0
                 number += 1
-            yield Window(items, [end.file, end.offset, end.lines], before + end.offset)
+            yield Window([*window.items], [end.file, end.offset, end.lines], before + end.offset)
 
 
 def _state_of(name: str) -> list[int]:
@@ -103,6 +109,7 @@ def _state_of(name: str) -> list[int]:
 @click.option("--set", "key", metavar="KEY", help=_SET)
 @click.option("--from", "origin", metavar="URL", help=_FROM)
 @click.option("--digests", is_flag=True, help=_DIGESTS)
+@form_options
 @click.option("--restart", is_flag=True, help="Begin anew, also if an earlier run was interrupted.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr.")
 @size_options(required=False, capacity="--expect", text=_EXPECT)
@@ -122,6 +129,7 @@ def import_(
     key: str | None,
     origin: str | None,
     *,
+    form: Form,
     digests: bool,
     restart: bool,
     quiet: bool,
@@ -140,13 +148,15 @@ def import_(
     """
     if key is not None and files:
         raise click.UsageError("--set reads a set, and files were named, too: import them one after the other")
+    if key is not None and form != PLAIN:
+        raise click.UsageError("--set reads a set, and an option says how files are read: leave one out")
     if origin is not None and key is None:
         raise click.UsageError("--from is the server of --set KEY: name the key")
-    messages = _Messages(options, name, quiet=quiet)
+    messages = _Messages(options, name, form, quiet=quiet)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         with signals.allowed():
-            source = stack.enter_context(_source(key, origin or options.redis, files, signals))
+            source = stack.enter_context(_source(key, origin or options.redis, files, form, signals))
             wanted = _Wanted(context, settings, source, digests=digests)
             if digests:
                 source = Digests(source)
@@ -162,11 +172,11 @@ def import_(
 
 
 def _source(
-    key: str | None, server: str | None, files: tuple[str, ...], signals: Signals
+    key: str | None, server: str | None, files: tuple[str, ...], form: Form, signals: Signals
 ) -> contextlib.AbstractContextManager[Source]:
     if key is not None:
         return SetSource(os.fsencode(key), redis=server)
-    return contextlib.nullcontext(FileSource(files or (STDIN,), signals.wait))
+    return contextlib.nullcontext(FileSource(files or (STDIN,), signals.wait, form))
 
 
 class _Wanted:
@@ -275,8 +285,8 @@ def _left_out(message: str) -> None:
 class _Messages:
     """The messages of an import; ``quiet`` leaves out notices and progress."""
 
-    def __init__(self, options: Shared, name: str, *, quiet: bool) -> None:
-        self._options, self._name, self.quiet = options, name, quiet
+    def __init__(self, options: Shared, name: str, form: Form, *, quiet: bool) -> None:
+        self._options, self._name, self._form, self.quiet = options, name, form, quiet
 
     def note(self, text: str) -> None:
         """Write a notice to stderr, unless --quiet."""
@@ -313,11 +323,11 @@ class _Messages:
         if self._options.json:
             about = {"filter": self._name, "source": [*source.names[1:]], "seen": counts.items - counts.new}
             about |= asdict(counts) | {"resumed": importing.resumed, "begun_anew": importing.begun_anew or None}
-            print_json(about | {"over_capacity": bool(notice)})
+            print_json(about | self._form.about() | {"over_capacity": bool(notice)})
         else:
             left_out = f", {counts.bad:,} left out" if counts.bad else ""
             seen = f"{counts.new:,} new, {counts.items - counts.new:,} seen before{left_out}"
-            self.note(f"{counted(counts.items, source.noun)}: {seen} (filter {self._name})")
+            self.note(f"{counted(counts.items, source.noun)}{self._form.of_field}: {seen} (filter {self._name})")
         if notice:
             self.note(notice)
         if counts.bad:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from urifilter_redis.archive.export import ExportedFilter
+from urifilter_redis.bloom.digest import make_digester, new_seed
+from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.streaming import Answers, Stream, StreamedFilter
 from urifilter_redis.transport.embedded import DATA_DIR_VARIABLE, has_usable_data_dir
 
-from .common import Shared, counted, pass_shared, say
+from .common import DEFAULT_SETTINGS, Shared, pass_shared, say
 from .filters import yes_option
 from .line_commands import (
     DEFAULT_FILTER,
@@ -41,9 +43,12 @@ from .signals import Signals
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .lines import Window
+    from .records import Form, Window
 
 __all__ = ["add", "check", "dedupe", "forget", "remove"]
+
+#: The lines that ``dedupe --count`` prints at once. A signal ends it between two of these.
+COUNTS_AT_ONCE = 4000
 
 
 @click.command()
@@ -51,27 +56,35 @@ __all__ = ["add", "check", "dedupe", "forget", "remove"]
 @max_age_option
 @yes_option
 @pass_shared
-def add(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool, max_age: int | None, yes: bool) -> None:
+def add(
+    options: Shared,
+    name: str,
+    files: tuple[str, ...],
+    *,
+    form: Form,
+    quiet: bool,
+    max_age: int | None,
+    yes: bool,
+) -> None:
     """Insert the lines of files, or of stdin.
 
     \b
     Example:
       urifilter add --filter news seen-already.txt
     """
-    summary = Summary(name)
+    summary = Summary(name, form=form)
     check_readable(files, summary)
     with open_filter(options, name, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
         stream: Stream[Window] = Stream(news, "insert", lambda _, ages: summary.count(ages), max_age)
         put_whole(stream, files, summary, signals, quiet=quiet)
-        lines = counted(summary.lines, "line")
-        text = f"{lines}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
+        text = f"{summary.counted}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
         finish(options, summary, text, news, quiet=quiet)
 
 
 @click.command()
 @lines_command
 @pass_shared
-def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+def forget(options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool) -> None:
     """Make the lines of files, or of stdin, new again.
 
     \b
@@ -79,13 +92,13 @@ def forget(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
       urifilter forget --filter news crawl-again.txt
     """
     text = "{seen:,} forgotten, {new:,} were not there"
-    change_lines(options, "forget", Summary(name), files, text, quiet=quiet)
+    change_lines(options, "forget", Summary(name, form=form), files, text, quiet=quiet)
 
 
 @click.command()
 @lines_command
 @pass_shared
-def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -> None:
+def remove(options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool) -> None:
     """Remove the lines of files, or of stdin, from a filter of layout counting.
 
     Remove only lines that were inserted: removing others may make other items new.
@@ -95,7 +108,7 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, quiet: bool) -
       urifilter remove --filter queue done.txt
     """
     text = "{seen:,} removed, {new:,} were not there"
-    change_lines(options, "remove", Summary(name), files, text, quiet=quiet)
+    change_lines(options, "remove", Summary(name, form=form), files, text, quiet=quiet)
 
 
 @click.command()
@@ -109,6 +122,7 @@ def check(
     name: str,
     files: tuple[str, ...],
     *,
+    form: Form,
     quiet: bool,
     only_new: bool,
     max_age: int | None,
@@ -116,16 +130,24 @@ def check(
 ) -> None:
     """Print "seen" or "new" and a tab before each line, without inserting it. With --json print an object a line.
 
+    A header of CSV stands alone.
+
     Exits with 0 if any line was seen (--new: new), with 1 if none was, with 2 on errors.
 
     \b
     Example:
       urifilter check --filter words --new text.txt
     """
-    summary, output = Summary(name), Output()
+    summary, output = Summary(name, form=form), Output(b"\n" if options.json else form.end)
+
+    def head(header: bytes) -> None:
+        if not options.json:
+            with signals.allowed():
+                output.write_header(header)
 
     def show(window: Window, ages: Answers) -> None:
-        texts = _json_lines(window, ages) if options.json else window if only_new else _marked(window, ages)
+        lines = window.records
+        texts = _json_lines(window.items, ages) if options.json else lines if only_new else _marked(lines, ages)
         shown = [text for text, age in zip(texts, ages, strict=True) if not age] if only_new else [*texts]
         output.add(shown, shown)
         with signals.allowed():
@@ -138,14 +160,16 @@ def check(
         Signals() as signals,
     ):
         if isinstance(asked, StreamedFilter):
-            put_all(Stream(asked, "contains", show, max_age), files, summary, signals, quiet=quiet_bar)
+            put_all(Stream(asked, "contains", show, max_age), files, summary, signals, quiet=quiet_bar, head=head)
         else:
             for window in windows(files, summary, signals, quiet=quiet_bar):
-                show(window, asked.ages(window, max_age=max_age))
+                if window.header is not None:
+                    head(window.header)
+                show(window, asked.ages(window.items, max_age=max_age))
     if options.json and not quiet:
-        say(json.dumps(asdict(summary)))
+        say(json.dumps(summary.about()))
     found = summary.new if only_new else summary.seen
-    raise click.exceptions.Exit(2 if summary.bad else 0 if found else 1)
+    raise click.exceptions.Exit(2 if summary.end_bad() else 0 if found else 1)
 
 
 def _json_lines(items: Sequence[bytes], ages: Answers) -> Iterator[bytes]:
@@ -163,6 +187,13 @@ def _marked(lines: Sequence[bytes], ages: Answers) -> list[bytes]:
 @lines_command
 @max_age_option
 @click.option("--temporary", is_flag=True, help="Use a new filter, and drop it at the end.")
+@click.option("--normalize", type=click.Choice(NORMALIZATIONS), help="With --temporary: which spellings are one item.")
+@click.option(
+    "--count",
+    "counts",
+    is_flag=True,
+    help="With --temporary: print at the end how often each line came, a tab, and the line where it came first.",
+)
 @yes_option
 @pass_shared
 def dedupe(
@@ -170,8 +201,11 @@ def dedupe(
     name: str,
     files: tuple[str, ...],
     *,
+    form: Form,
     quiet: bool,
     temporary: bool,
+    normalize: str | None,
+    counts: bool,
     max_age: int | None,
     yes: bool,
 ) -> None:
@@ -183,16 +217,30 @@ def dedupe(
     \b
     Example:
       urifilter dedupe urls.txt > new.txt
+      urifilter dedupe --csv --field url links.csv > new.csv
     """
-    summary, output = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name), Output()
+    own: dict[str, Any] = {} if normalize is None else {"normalize": normalize}  # the settings of a temporary filter
+    if own and not temporary:
+        raise click.UsageError("--normalize needs --temporary: a filter that stays has its own normalisation")
+    if counts and not temporary:
+        raise click.UsageError("--count needs --temporary: a filter does not know how often a line came")
+    if counts and max_age is not None:
+        raise click.UsageError("--count counts all lines: leave out --max-age")
+    summary = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name, form=form)
+    output = Output(form.end)
     check_readable(files, summary)
+    if counts:
+        _print_counts(options, files, summary, output, own, quiet=quiet)
+        return
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         if temporary and options.redis is None and not has_usable_data_dir():
             stack.enter_context(_temporary_data_dir())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
             make = temporary or name == DEFAULT_FILTER
-            news = stack.enter_context(open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE))
+            settings = DEFAULT_SETTINGS | own
+            opened = open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE, settings=settings)
+            news = stack.enter_context(opened)
         if temporary:
             stack.callback(news.drop)
         undoing = Undoing(
@@ -221,9 +269,50 @@ def _temporary_data_dir() -> Iterator[None]:
             os.environ |= {} if before is None else {DATA_DIR_VARIABLE: before}
 
 
+def _print_counts(
+    options: Shared,
+    files: tuple[str, ...],
+    summary: Summary,
+    output: Output,
+    own: dict[str, Any],
+    *,
+    quiet: bool,
+) -> None:
+    """Print each different line where it came first, behind its count, once all are read.
+
+    The counts need the memory that a filter saves, so this process has them, and no server is asked.
+    """
+    digester = make_digester(own.get("normalize", "none"), "mmh3", new_seed("mmh3"))
+    counts: dict[bytes, int] = {}
+    first: list[bytes] = []  # in the order of ``counts``
+    with Signals() as signals:
+        for window in windows(files, summary, signals, quiet=quiet):
+            if window.header is not None:
+                with signals.allowed():
+                    output.write_header(window.header)
+            different = len(counts)
+            for digest, record in zip(digester(window.items), window.records, strict=True):
+                if digest in counts:
+                    counts[digest] += 1
+                else:
+                    counts[digest] = 1
+                    first.append(record)
+            fresh = len(counts) - different
+            summary.lines, summary.new = summary.lines + len(window), summary.new + fresh
+            summary.seen += len(window) - fresh
+        printed = zip(counts.values(), first, strict=True)
+        while some := [b"%d\t%s" % each for each in itertools.islice(printed, COUNTS_AT_ONCE)]:
+            output.add(some, some)
+            with signals.allowed():
+                output.write()
+        with signals.allowed():
+            output.finish()
+    text = f"{summary.counted}: {summary.new:,} different"
+    finish(options, summary, text, None, quiet=quiet, to_stdout=False)
+
+
 def _deduped(summary: Summary) -> str:
-    lines = counted(summary.lines, "line")
-    text = f"{lines}: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
+    text = f"{summary.counted}: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
     if summary.new or not summary.lines:
         return text
     drop = f"urifilter drop {summary.filter}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -17,18 +18,20 @@ from .common import (
     complain,
     counted,
     filter_name,
+    option_type,
     over_capacity,
     print_json,
     say,
     shared,
     with_options,
 )
-from .lines import Window, total_size, why_unreadable, windows_of
+from .lines import total_size, why_unreadable, windows_of
 from .progress import progress
+from .records import PLAIN, Form, Kind, Window
 from .signals import Interrupted, Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from urifilter_redis.engine.holdings import ClaimOptions
 
@@ -40,6 +43,7 @@ __all__ = [
     "check_readable",
     "filter_command",
     "finish",
+    "form_options",
     "lines_command",
     "max_age_option",
     "open_filter",
@@ -54,6 +58,9 @@ DEFAULT_FILTER = "default"
 #: Digests in the near cache of ``add`` and ``dedupe``, some 100 bytes each.
 NEAR_CACHE = 1_000_000
 
+#: The most files and records left out that are told one by one; the others are counted.
+TOLD = 100
+
 
 @dataclass
 class Summary:
@@ -65,12 +72,14 @@ class Summary:
         new: the number of lines that were new; ``forget`` and ``remove``: that were not there.
         seen: the number of lines that were seen; ``forget`` and ``remove``: that were there.
         bad: the number of files and lines that were left out.
+        form: how the lines are read; JSON has its field.
     """
 
     #: The keys of JSON that have other names than their attributes.
     names: ClassVar[dict[str, str]] = {}
 
     filter: str
+    form: Form = field(default=PLAIN, kw_only=True)
     lines: int = 0
     new: int = 0
     seen: int = 0
@@ -78,12 +87,25 @@ class Summary:
 
     def about(self) -> dict[str, Any]:
         """Return the object for JSON."""
-        return {self.names.get(name, name): value for name, value in asdict(self).items()}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "form"}
+        return {self.names.get(name, name): value for name, value in values.items()} | self.form.about()
+
+    @property
+    def counted(self) -> str:
+        """The number of lines, with the field that counts."""
+        return counted(self.lines, self.form.noun) + self.form.of_field
 
     def report_bad(self, message: str) -> None:
         """Report and count a file or line that was left out."""
         self.bad += 1
-        complain(message, "Unreadable")
+        if self.bad <= TOLD:
+            complain(message, "Unreadable")
+
+    def end_bad(self) -> bool:
+        """Return whether anything was left out, at the end of a command; say how much of it was not told."""
+        if self.bad > TOLD:
+            complain(f"{self.bad - TOLD:,} more were left out", "Unreadable")
+        return self.bad > 0
 
     def count(self, answers: Answers) -> None:
         """Count the answers of a window of lines."""
@@ -106,8 +128,64 @@ filter_command = with_options(
     click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr."),
 )
 
+
+@option_type
+def delimiter_of(text: str) -> str:
+    """Read a delimiter: one character of ASCII, or ``\\t``."""
+    found = "\t" if text == "\\t" else text
+    if len(found) != 1 or not found.isascii() or found in '"\r\n\0':
+        raise ValueError(f"{text!r} is not one character of ASCII that can stand between columns, or \\t for a tab")
+    return found
+
+
+def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how lines are read; the command gets them as ``form``."""
+
+    @click.option("--csv", is_flag=True, help="Read CSV: the item of a record is a field's text.")
+    @click.option("--jsonl", is_flag=True, help="Read JSON lines: likewise, of an object a line.")
+    @click.option("--field", metavar="NAME", help="The field: a column of the CSV's header, or a name of the objects.")
+    @click.option("--column", type=click.IntRange(1), metavar="N", help="The column, from 1, of CSV without a header.")
+    @click.option("--delimiter", type=delimiter_of, metavar="CHAR", help="Between columns of CSV; a comma by default.")
+    @click.option("-0", "--null", is_flag=True, help="Lines end with a NUL, as of find -print0; all bytes count.")
+    @click.option("--trim", is_flag=True, help="Leave out white space (of ASCII) around items.")
+    @functools.wraps(command)
+    def with_form(*arguments: Any, **options: Any) -> None:
+        csv, jsonl = options.pop("csv"), options.pop("jsonl")
+        values = {name: options.pop(name) for name in ("field", "column", "delimiter", "null", "trim")}
+        command(*arguments, form=_form(values, csv=csv, jsonl=jsonl), **options)
+
+    return with_form
+
+
+def _form(values: dict[str, Any], *, csv: bool, jsonl: bool) -> Form:
+    """Return how lines are read, or refuse options that do not go together."""
+    said = [f"--{name}" for name in ("field", "column", "delimiter") if values[name] is not None]
+    if csv and jsonl:
+        raise click.UsageError("--csv and --jsonl exclude each other: files of both are read one after the other")
+    if (csv or jsonl) and values["null"]:
+        raise click.UsageError(
+            f"-0 ends lines with a NUL, and --{'csv' if csv else 'jsonl'} reads records: leave one out"
+        )
+    if said and not (csv or jsonl):
+        raise click.UsageError(
+            f"{said[0]} needs --csv{' or --jsonl' if said[0] == '--field' else ''}: it is not guessed"
+        )
+    if jsonl and (values["column"] or values["delimiter"]):
+        raise click.UsageError("JSON lines have fields, and no columns: say --field NAME")
+    if csv and (values["field"] is None) == (values["column"] is None):
+        raise click.UsageError(
+            "--csv needs --field NAME, or --column N for files without a header: which has the items"
+        )
+    if jsonl and values["field"] is None:
+        raise click.UsageError("--jsonl needs --field NAME: which has the items")
+    kind: Kind = "csv" if csv else "jsonl" if jsonl else "lines"
+    return Form(kind, **{name: value for name, value in values.items() if value is not None})
+
+
 #: The arguments and options of the commands about lines.
-lines_command = with_options(click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), filter_command)
+lines_command = with_options(
+    click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), filter_command, form_options
+)
 
 max_age_option = click.option(
     "--max-age",
@@ -118,9 +196,15 @@ max_age_option = click.option(
 
 
 def open_filter(
-    options: Shared, name: str, *, make: bool | None = None, yes: bool = False, near_cache: int = 0
+    options: Shared,
+    name: str,
+    *,
+    make: bool | None = None,
+    yes: bool = False,
+    near_cache: int = 0,
+    settings: Mapping[str, Any] = DEFAULT_SETTINGS,
 ) -> StreamedFilter:
-    """Open a filter. ``make``: whether to make a missing one; None: only the default filter."""
+    """Open a filter. ``make``: whether to make a missing one, by ``settings``; None: only the default filter."""
     make = name == DEFAULT_FILTER if make is None else make
     where = options.filter() | {"near_cache": near_cache}
     try:
@@ -128,7 +212,7 @@ def open_filter(
     except FilterNotFound as error:
         if make:
             archive = {} if name == DEFAULT_FILTER else {"archive": ""}  # a temporary filter needs no archive
-            return StreamedFilter.create(name, **DEFAULT_SETTINGS, **(where | archive), large=yes)
+            return StreamedFilter.create(name, **settings, **(where | archive), large=yes)
         text = f"{error}: urifilter create {name} --capacity 10M"
         raise FilterNotFound(text) from error
 
@@ -161,13 +245,13 @@ def change_lines(
             news, command, lambda _, answers: summary.count(answers), claim_options=claim_options
         )
         put_whole(stream, files, summary, signals, quiet=quiet)
-        told = f"{counted(summary.lines, 'line')}: {text.format_map(vars(summary))}"
+        told = f"{summary.counted}: {text.format_map(vars(summary))}"
         finish(options, summary, told, news if fills else None, quiet=quiet)
 
 
 def check_readable(files: tuple[str, ...], summary: Summary) -> None:
     """End the command if no file can be read, before a filter is made for them."""
-    reasons = [why_unreadable(name) for name in files]
+    reasons = [why_unreadable(name, summary.form) for name in files]
     if files and all(reasons):
         for name, why in zip(files, reasons, strict=True):
             summary.report_bad(f"{name}: {why}")
@@ -175,13 +259,16 @@ def check_readable(files: tuple[str, ...], summary: Summary) -> None:
 
 
 def windows(files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> Iterator[Window]:
-    """Yield windows of lines, and empty ones. A signal during the reading, or between two windows, ends the command.
+    """Yield windows of lines, read as the summary says, and empty ones.
 
+    A signal during the reading, or between two windows, ends the command.
     ``quiet`` shows no progress, which would mix with lines that are printed on the same terminal.
     """
     names = files or ("-",)
     with progress(total_size(names), quiet=quiet) as advance:
-        found = windows_of(names, summary.report_bad, advance, signals.wait, most=UNDER_WAY // 2, pauses=True)
+        found = windows_of(
+            names, summary.report_bad, advance, signals.wait, form=summary.form, most=UNDER_WAY // 2, pauses=True
+        )
         while True:
             with signals.allowed():
                 window = next(found, None)
@@ -202,7 +289,7 @@ def finish(
         say(json.dumps(about) if options.json else text)
     if notice and not quiet:
         say(f"urifilter: {notice}")
-    if summary.bad:
+    if summary.end_bad():
         raise click.exceptions.Exit(2)
 
 
@@ -214,15 +301,25 @@ def put_all(
     *,
     quiet: bool,
     choose: Callable[[Window], Window] | None = None,
+    head: Callable[[bytes], object] | None = None,
 ) -> None:
     """Put all lines into a stream. Where lines have to be waited for, those before them are finished first.
 
-    ``choose`` returns the part of a window that the command takes; None: all of it.
+    Args:
+        stream: the stream.
+        files: the paths; none: stdin.
+        summary: says how the lines are read.
+        signals: the signals that may stop it.
+        quiet: whether to show no progress.
+        choose: returns the part of a window that the command takes; None: all of it.
+        head: called with the header that all files share, before their lines; None: it is not printed.
     """
     for window in windows(files, summary, signals, quiet=quiet):
+        if window.header is not None and head is not None:
+            head(window.header)
         if window:
             chosen = window if choose is None else choose(window)
-            stream.put(chosen, chosen)
+            stream.put(chosen, chosen.items)
         else:
             stream.drain()
     stream.drain()

@@ -1,9 +1,10 @@
-"""Read the lines of files in windows (lists of some thousand lines).
+"""Read the lines of files in windows of some thousand.
 
 The item of a line is its bytes without the ``\\n`` or ``\\r\\n`` at its end, and without a byte order mark at its
 beginning, which stands within a stream where ``cat`` has joined two files. The item is what a command prints, so that
-the next command knows the printed line. The first bytes of a compressed file (gzip, bzip2, xz, Zstandard) show its
-format, and its lines are read; those of a file that has no lines as bytes show what it is, and it is refused.
+the next command knows the printed line. ``records`` reads lines as CSV and JSON, too. The first bytes of a compressed
+file (gzip, bzip2, xz, Zstandard) and of UTF-16 show what it is, and its lines are read; those of a file that has no
+lines as bytes do so, too, and it is refused.
 """
 
 from __future__ import annotations
@@ -15,29 +16,26 @@ import re
 import select
 import stat
 import zlib
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.flows.items import WINDOW
+
+from . import records
+from .records import PLAIN, QUOTE, Form, Piece, Place, Records, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "STDIN",
-    "Place",
-    "Window",
-    "is_compressed",
-    "item_of",
+    "is_converted",
     "placed_windows",
     "total_size",
     "why_unreadable",
     "windows_of",
 ]
-
-#: The most bytes of a line. A longer line is reported and left out.
-LINE_LIMIT = 16 << 20
 
 #: Bytes read at once. A pipe returns fewer at once, so that lines are handled as they come.
 CHUNK = 1 << 20
@@ -53,23 +51,7 @@ HEAD = 10
 
 STDIN = "-"
 
-#: The items of a window of lines.
-Window: TypeAlias = list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place between two lines of some files.
-
-    Attributes:
-        file: the number of the file, from 0.
-        offset: the bytes of that file before the place; of a compressed one those that were unpacked.
-        lines: the lines of that file before the place.
-    """
-
-    file: int = 0
-    offset: int = 0
-    lines: int = 0
+_BEGIN = Place()
 
 
 def total_size(files: Sequence[str]) -> int | None:
@@ -81,7 +63,7 @@ def total_size(files: Sequence[str]) -> int | None:
     return sum(each.st_size for each in found) if all(each.st_size for each in found) else None
 
 
-def why_unreadable(name: str) -> str:
+def why_unreadable(name: str, form: Form = PLAIN) -> str:
     """Return why a file cannot be read; empty: nothing is known against it. A named pipe is not opened."""
     if name == STDIN:
         return ""
@@ -90,7 +72,15 @@ def why_unreadable(name: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     number = errno.EISDIR if stat.S_ISDIR(mode) else 0 if os.access(name, os.R_OK) else errno.EACCES
-    return os.strerror(number) if number else _why_refused(_head_of(name))
+    if number or (why := _why_refused(_head_of(name), form)):
+        return os.strerror(number) if number else why
+    found = form.records(lambda _: None)
+    try:
+        if stat.S_ISREG(mode) and not found.has_head:
+            _read_first(name, found)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def windows_of(
@@ -99,21 +89,23 @@ def windows_of(
     read: Callable[[int], None] = lambda _: None,
     wait: Callable[[int], None] = lambda _: None,
     *,
+    form: Form = PLAIN,
     most: int | None = None,
     pauses: bool = False,
 ) -> Iterator[Window]:
-    """Yield the lines of files in windows, in memory that does not grow.
+    """Yield the records of files in windows, in memory that does not grow.
 
     Args:
         files: the paths; ``-`` is stdin.
-        bad: called with a message for each file that cannot be read and each line over ``LINE_LIMIT``.
+        bad: called with a message for each file that cannot be read and each record that is left out.
         read: called with the number of bytes after each read.
         wait: called with the file's descriptor before each read.
-        most: the most lines of a window; None: ``WINDOW``.
+        form: how the records are read.
+        most: the most records of a window; None: ``WINDOW``.
         pauses: whether to yield an empty window where the next one may have to be waited for, so that the caller can
             finish its work with the others first.
     """
-    for window, _ in placed_windows(files, bad, read, wait, most=most, pauses=pauses):
+    for window, _ in placed_windows(files, bad, read, wait, form=form, most=most, pauses=pauses):
         yield window
 
 
@@ -122,12 +114,18 @@ def placed_windows(
     bad: Callable[[str], None],
     read: Callable[[int], None] = lambda _: None,
     wait: Callable[[int], None] = lambda _: None,
-    begin: Place = Place(),
+    begin: Place = _BEGIN,
     *,
+    form: Form = PLAIN,
     most: int | None = None,
     pauses: bool = False,
 ) -> Iterator[tuple[Window, Place]]:
     """Do as ``windows_of``, but begin at a place, and yield the place after each window, too."""
+    found = form.records(bad)
+    for name in files[: begin.file + (begin.offset > 0)]:
+        if not found.has_head:
+            with suppress(OSError):  # it was left out, and told, before the place was reached
+                _read_first(name, found)
     for number, name in enumerate(files):
         if number < begin.file:
             continue
@@ -135,19 +133,20 @@ def placed_windows(
         place = begin if number == begin.file else Place(number)
         # a named pipe is opened once it has a writer; Path.is_file raises for a name that is too long
         if pauses and name != STDIN and not os.path.isfile(name):  # noqa: PTH113
-            yield [], place
+            yield Window(), place
         try:
             descriptor = 0 if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             bad(f"{shown}: {error.strerror}")
             continue
         try:
+            found.begin(shown, place)
             chunks = _chunks(descriptor, read, wait, pauses=pauses)
-            if place.offset and not is_compressed(name):
+            if place.offset and not is_converted(name):
                 os.lseek(descriptor, place.offset, os.SEEK_SET)
             else:
-                chunks = _behind(place.offset, _unpacked(chunks))
-            yield from _windows(_lines(shown, chunks, bad, place), most or WINDOW)
+                chunks = _behind(place.offset, _unpacked(chunks, form))
+            yield from _windows(_pieces(chunks, place, form, most or WINDOW), found)
         except OSError as error:
             bad(f"{shown}: {error.strerror}")
         finally:
@@ -155,21 +154,33 @@ def placed_windows(
                 os.close(descriptor)
 
 
-def _windows(chunks: Iterator[tuple[list[bytes], Place]], most: int) -> Iterator[tuple[Window, Place]]:
-    """Cut the lines of chunks into windows of items; an empty chunk is passed on as an empty window."""
-    for chunk, end in chunks:
-        items = _items(chunk)
-        if len(chunk) <= most:
-            yield items, end
+def _read_first(name: str, found: Records) -> None:
+    """Read the first record of a file, without which the others cannot be read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(name, "rb", buffering=0) as file:  # noqa: PTH123 - as above
+        found.begin(name, Place())
+        chunks = _unpacked(_chunks(file.fileno(), lambda _: None, lambda _: None, pauses=False), PLAIN)
+        for piece in _pieces(chunks, Place(), PLAIN, 1):
+            if piece is not None:
+                found.window(piece)
+            if found.has_head:
+                return
+
+
+def _windows(pieces: Iterator[Piece | None], found: Records) -> Iterator[tuple[Window, Place]]:
+    """Yield the records of pieces; a pause is passed on as an empty window."""
+    place = Place()
+    for piece in pieces:
+        if piece is None:
+            yield Window(), place
             continue
-        offset = end.offset - sum(map(len, chunk)) - len(chunk)  # where the chunk begins, as each line has its newline
-        for start in range(0, len(chunk), most):
-            lines = chunk[start : start + most]
-            offset += sum(map(len, lines)) + len(lines)
-            done = start + len(lines)
-            last = done == len(chunk)  # the last line of a file may have no newline
-            place = end if last else Place(end.file, offset, end.lines - len(chunk) + done)
-            yield items[start : start + most], place
+        window, place = found.window(piece)
+        if window or window.header is not None:
+            yield window, place
+    found.end()
 
 
 def _chunks(
@@ -216,20 +227,19 @@ _COMPRESSED: dict[bytes, Callable[[], Any]] = {
 }
 
 
-_UTF_16 = "UTF-16, and its lines are no bytes: convert it with iconv -f UTF-16 -t UTF-8"
+_UTF_16 = "UTF-16 without a byte order mark: convert it with iconv -f UTF-16LE -t UTF-8, or UTF-16BE"
 _UTF_32 = "UTF-32, and its lines are no bytes: convert it with iconv -f UTF-32 -t UTF-8"
 _PACKED = "{}: unpack it first, and name what it holds"
 _SEEN = "a binary requests.seen of Scrapy: od -An -v -tx1 -w22 FILE | tr -d ' ' | cut -c5- prints its fingerprints"
 
-#: The first bytes of files that have no lines to read, and what such a file is; the first that fits counts.
+#: The first bytes of UTF-16. Those of UTF-32 begin with the same, and are refused first.
+_MARKS_OF_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+#: The first bytes of files that have no lines to read, and what such a file is.
 _REFUSED = [
     (re.compile(first, re.DOTALL), text)
     for first, text in [
         (rb"\xff\xfe\0\0|\0\0\xfe\xff", _UTF_32),
-        (rb"[\t -~]\0\0\0|\0\0\0[\t -~]", _UTF_32),
-        (rb"\xff\xfe|\xfe\xff", _UTF_16),
-        (rb"([\t -~]\0){2}|(\0[\t -~]){2}", _UTF_16),
-        (rb"\0\x14", _SEEN),  # the length of the first fingerprint, an SHA-1
         (rb"PK(\x03\x04|\x05\x06)", _PACKED.format("a zip archive")),
         (rb"7z\xbc\xaf\x27\x1c", _PACKED.format("a 7z archive")),
         (rb"Rar!\x1a\x07", _PACKED.format("a RAR archive")),
@@ -240,10 +250,21 @@ _REFUSED = [
     ]
 ]
 
+#: The same, of files that NULs show where a NUL ends no line; the first that fits counts.
+_REFUSED_FOR_NULS = [
+    (re.compile(first, re.DOTALL), text)
+    for first, text in [
+        (rb"[\t -~]\0\0\0|\0\0\0[\t -~]", _UTF_32),
+        (rb"([\t -~]\0){2}|(\0[\t -~]){2}", _UTF_16),
+        (rb"\0\x14", _SEEN),  # the length of the first fingerprint, an SHA-1
+    ]
+]
 
-def is_compressed(name: str) -> bool:
-    """Whether a file is compressed; false for stdin and for what is no regular file."""
-    return _decompressor(_head_of(name)) is not None
+
+def is_converted(name: str) -> bool:
+    """Whether a file is compressed, or UTF-16; false for stdin and for what is no regular file."""
+    head = _head_of(name)
+    return _decompressor(head) is not None or head.startswith(_MARKS_OF_UTF_16)
 
 
 def _head_of(name: str) -> bytes:
@@ -258,13 +279,16 @@ def _decompressor(head: bytes) -> Callable[[], Any] | None:
     return next((make for magic, make in _COMPRESSED.items() if head.startswith(magic)), None)
 
 
-def _why_refused(head: bytes) -> str:
+def _why_refused(head: bytes, form: Form) -> str:
     """Return what a file is that has no lines, by its first bytes; empty: its lines are read."""
-    return next((f"it is {text}" for first, text in _REFUSED if first.match(head)), "")
+    refused = _REFUSED if form.null else [*_REFUSED, *_REFUSED_FOR_NULS]
+    return next((f"it is {text}" for first, text in refused if first.match(head)), "")
 
 
-def _unpacked(chunks: Iterator[bytes | None], *, within: bool = False) -> Iterator[bytes | None]:
-    """Yield the chunks of a file, unpacked if it is compressed; ``within``: they were unpacked already.
+def _unpacked(chunks: Iterator[bytes | None], form: Form, *, within: bool = False) -> Iterator[bytes | None]:
+    """Yield the chunks of a file, unpacked if it is compressed, and as UTF-8 if it is UTF-16.
+
+    ``within``: they were unpacked already.
 
     Raises:
         OSError: the file has no lines, or is compressed twice, or its compressed data are damaged.
@@ -275,14 +299,30 @@ def _unpacked(chunks: Iterator[bytes | None], *, within: bool = False) -> Iterat
             yield None
             continue
         head += chunk
-        if len(head) >= HEAD or b"\n" in head:  # enough to tell, and a line is not kept waiting
+        if len(head) >= HEAD or form.end in head:  # enough to tell, and a line is not kept waiting
             break
     make = _decompressor(head)
-    if why := _why_refused(head) or ("it is compressed twice: unpack it first" if make and within else ""):
+    why = _why_refused(head, form) or ("it is compressed twice: unpack it first" if make and within else "")
+    if why:
         raise OSError(errno.EILSEQ, f"{why} (in what was unpacked)" if within else why)
     if head:
         chunks = chain([head], chunks)
-    yield from chunks if make is None else _unpacked(_decompressed(chunks, make), within=True)
+    if make is not None:
+        yield from _unpacked(_decompressed(chunks, make), form, within=True)
+    else:
+        yield from _as_utf_8(chunks) if head.startswith(_MARKS_OF_UTF_16) else chunks
+
+
+def _as_utf_8(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Convert chunks of UTF-16 with a byte order mark. Half a surrogate pair is a character, as everywhere."""
+    decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
+    for chunk in chunks:
+        if chunk is None:
+            yield None
+        elif text := decoder.decode(chunk):
+            yield text.encode("utf-8", "surrogatepass")
+    if decoder.getstate()[0]:
+        raise OSError(errno.EILSEQ, "it ends within a character of UTF-16: the lines up to there were read")
 
 
 def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> Iterator[bytes | None]:
@@ -319,45 +359,43 @@ def _behind(count: int, chunks: Iterator[bytes | None]) -> Iterator[bytes | None
             yield chunk
 
 
-def _lines(
-    name: str, chunks: Iterator[bytes | None], bad: Callable[[str], None], begin: Place
-) -> Iterator[tuple[list[bytes], Place]]:
-    """Yield the lines of each chunk, and the place after them; report a line over the limit and skip it."""
-    number, offset, rest, too_long = begin.lines, begin.offset, bytearray(), False
+def _pieces(chunks: Iterator[bytes | None], begin: Place, form: Form, most: int) -> Iterator[Piece | None]:
+    """Yield the lines of a file in pieces of at most so many; None where they have to be waited for."""
+    for piece in _lines(chunks, begin, form.end):
+        if piece is None or len(piece.lines) <= most:
+            yield piece
+            continue
+        lines, place = piece.lines, piece.begin
+        left = sum(map(len, lines)) + len(lines)  # each line has its end: one that has none is a piece of its own
+        for start in range(0, len(lines), most):
+            some = lines[start : start + most]
+            left -= sum(map(len, some)) + len(some)
+            end = Place(begin.file, piece.end.offset - left, place.lines + len(some))
+            yield Piece(some, place, end, piece.too_long and not start)
+            place = end
+
+
+def _lines(chunks: Iterator[bytes | None], begin: Place, separator: bytes) -> Iterator[Piece | None]:
+    """Yield the whole lines of each chunk, and what remains at the end of the file; None as ``_pieces``."""
+    place, offset, rest, quotes = begin, begin.offset, bytearray(), -1  # quotes: of a line over the limit, else -1
+
+    def line() -> bytes:
+        return bytes(rest) if quotes < 0 else QUOTE * ((quotes + rest.count(QUOTE)) % 2)
+
     for chunk in chunks:
         if chunk is None:
-            yield [], Place(begin.file, offset - len(rest), number)
+            yield None
             continue
         offset += len(chunk)
-        lines = chunk.split(b"\n")
+        lines = chunk.split(separator)
         rest += lines[0]
-        if len(rest) > LINE_LIMIT:
-            rest, too_long = bytearray(), True
+        if len(rest) > records.RECORD_LIMIT:
+            quotes, rest = max(0, quotes) + rest.count(QUOTE), bytearray()
         if len(lines) == 1:
             continue
-        lines[0], last = bytes(rest), lines.pop()
-        number += len(lines)
-        if too_long:
-            bad(f"{name}: line {number - len(lines) + 1} is longer than {LINE_LIMIT >> 20} MiB and left out")
-            del lines[0]
-        if lines:
-            yield lines, Place(begin.file, offset - len(last), number)
-        rest, too_long = bytearray(last), False
-    if too_long:
-        bad(f"{name}: line {number + 1} is longer than {LINE_LIMIT >> 20} MiB and left out")
-    elif rest:
-        yield [bytes(rest)], Place(begin.file, offset, number + 1)
-
-
-def item_of(line: bytes) -> bytes:
-    """Return the item of a line, which is its own item: also of a line with two ends or two byte order marks."""
-    line = line.rstrip(b"\r")
-    while line.startswith(codecs.BOM_UTF8):
-        line = line.removeprefix(codecs.BOM_UTF8)
-    return line
-
-
-def _items(lines: list[bytes]) -> list[bytes]:
-    """Return the item of each line."""
-    text = b"\n".join(lines)  # one search is faster than one a line
-    return [*map(item_of, lines)] if b"\r" in text or codecs.BOM_UTF8 in text else lines
+        lines[0], last = line(), lines.pop()
+        end = Place(begin.file, offset - len(last), place.lines + len(lines))
+        yield Piece(lines, place, end, quotes >= 0)
+        place, rest, quotes = end, bytearray(last), -1
+    if rest or quotes >= 0:
+        yield Piece([line()], place, Place(begin.file, offset, place.lines + 1), quotes >= 0)

@@ -1,6 +1,6 @@
 """Write lines to stdout, and keep the items of those that the reader may not have got.
 
-Each line is written with ``\\n``, also the last one of a file, as sort and uniq do.
+Each line is written with its end, also the last one of a file, as sort and uniq do.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class _Block:
 
 
 class Output:
-    """Unbuffered stdout that knows which items are undelivered."""
+    """Unbuffered stdout that knows which items are undelivered. ``end`` is the end of a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: bytes = b"\n") -> None:
+        self._end = end
         mode = os.fstat(_STDOUT).st_mode
         self._pipe = stat.S_ISFIFO(mode)
         self._terminal = os.isatty(_STDOUT)
@@ -67,10 +68,20 @@ class Output:
     def add(self, lines: Sequence[bytes], items: Sequence[Any]) -> None:
         """Take lines to write, and the item of each. They are undelivered until ``write`` has written them."""
         if lines:
-            text = b"\n".join([*lines, b""])
+            text = self._end.join([*lines, b""])
             begin, self._added = self._added, self._added + len(text)
             self._unwritten.append(text)
             self._undelivered.append(_Block(begin, self._added, lines, items))
+
+    def write_header(self, header: bytes) -> None:
+        """Write a line that is of no item.
+
+        Raises:
+            OSError: as ``write``.
+        """
+        self._added += len(header) + 1
+        self._unwritten.append(header + self._end)
+        self.write()
 
     def write(self) -> None:
         """Write the lines that were added.

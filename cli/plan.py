@@ -44,13 +44,14 @@ from .common import (
     shared,
 )
 from .filters import size_options, time_options
-from .line_commands import Summary, windows
+from .line_commands import Summary, form_options, windows
+from .records import PLAIN
 from .signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from .lines import Window
+    from .records import Form
 
 __all__ = ["digest", "fingerprint", "plan"]
 
@@ -435,10 +436,17 @@ class Plan:
 @click.option("--hash", "hash_name", type=click.Choice(HASHES), default="md5", show_default=True)
 @click.option("--seed", help="The hash's seed: a number for mmh3, 32 hex digits for blake2b.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="none", show_default=True)
+@form_options
 @shared
 @pass_shared
 def digest(
-    options: Shared, items: tuple[str, ...], name: str | None, hash_name: str, seed: str | None, normalize: str
+    options: Shared,
+    items: tuple[str, ...],
+    name: str | None,
+    hash_name: str,
+    seed: str | None,
+    normalize: str,
+    form: Form,
 ) -> None:
     """Print the digest of each item, a tab, and the item. The items are arguments, or lines of stdin.
 
@@ -457,7 +465,7 @@ def digest(
         if hash_name != "md5" and seed is None:
             raise click.UsageError(f"{hash_name} needs --seed, or --filter")
         digester = make_digester(normalize, hash_name, new_seed(hash_name, seed))
-    for some in _given(items):
+    for some in _given(items, form):
         for item, each in zip(some, digester(some), strict=True):
             number = shard_of(each, shards) if shards else None
             if options.json:
@@ -465,14 +473,15 @@ def digest(
                 click.echo(json.dumps({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard))
             else:
                 words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), item]
-                click.echo(b"\t".join(words))
+                click.echo(b"\t".join(words) + form.end, nl=False)
 
 
 @click.command()
 @click.argument("urls", metavar="[URL]...", nargs=-1)
+@form_options
 @shared
 @pass_shared
-def fingerprint(options: Shared, urls: tuple[str, ...]) -> None:
+def fingerprint(options: Shared, urls: tuple[str, ...], form: Form) -> None:
     """Print Scrapy's fingerprint of each URL: the item of a crawl that shares a filter. URLs are arguments, or stdin.
 
     It is that of a GET request, by Scrapy's own fingerprinter. With --json print an object a line.
@@ -487,7 +496,7 @@ def fingerprint(options: Shared, urls: tuple[str, ...]) -> None:
     except ImportError as error:
         raise UriFilterError(f"fingerprint needs Scrapy: {how_to_get('scrapy')}") from error
     bad = 0
-    for each in chain.from_iterable(_given(urls)):
+    for each in chain.from_iterable(_given(urls, form)):
         url = each.decode(errors="surrogateescape")
         try:
             made = of_request(Request(url)).hex()
@@ -500,13 +509,16 @@ def fingerprint(options: Shared, urls: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(2)
 
 
-def _given(arguments: Sequence[str]) -> Iterator[Window]:
-    """Yield the arguments of a command in a window, or else the lines of stdin; exit with 2 if any was left out."""
+def _given(arguments: Sequence[str], form: Form) -> Iterator[Sequence[bytes]]:
+    """Yield the arguments of a command, or else the items of stdin, in windows; exit with 2 if any was left out."""
     if arguments:
+        if form != PLAIN:
+            raise click.UsageError("items were named, and an option says how stdin is read: give one of both")
         yield [each.encode("utf-8", "surrogateescape") for each in arguments]
         return
-    summary = Summary("")
+    summary = Summary("", form=form)
     with Signals() as signals:
-        yield from windows((), summary, signals, quiet=True)
-    if summary.bad:
+        for window in windows((), summary, signals, quiet=True):
+            yield window.items
+    if summary.end_bad():
         raise click.exceptions.Exit(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from urifilter_redis.streaming import Answers, Stream
 
     from .line_commands import Summary
-    from .lines import Window
     from .output import Output
+    from .records import Window
     from .signals import Signals
 
 __all__ = ["Printer", "Undoing", "print_lines"]
@@ -94,13 +93,18 @@ class Printer:
 
     def take(self, window: Window, answers: Answers) -> None:
         """Print the new lines of a window, given the answer for each line."""
-        fresh = [*itertools.compress(window, [answer == 0 for answer in answers])]
-        self.output.add(fresh, fresh)
+        fresh = window.chosen([answer == 0 for answer in answers])
+        self.output.add(fresh.records, fresh.items)
         self.summary.count(answers)
         self.doubtful += answers.count(None)
         if not self._stopped:
             with self.signals.allowed():
                 self.output.write()
+
+    def head(self, header: bytes) -> None:
+        """Print the header of the files, which is no item."""
+        with self.signals.allowed():
+            self.output.write_header(header)
 
     def stop(self) -> None:
         """Print nothing more: the new lines of later windows stay undelivered."""
@@ -133,7 +137,7 @@ def print_lines(
     try:
         try:
             shown = quiet or sys.stdout.isatty()
-            put_all(stream, files, printer.summary, signals, quiet=shown, choose=choose)
+            put_all(stream, files, printer.summary, signals, quiet=shown, choose=choose, head=printer.head)
             with signals.allowed():
                 printer.output.finish()
         except (OSError, Interrupted) as stopped:

@@ -391,6 +391,7 @@ class AsyncUriFilter(AsyncBaseClient):
         Items are inserted in windows of some thousand. If the loop ends early, the new items that were inserted and not
         yielded are forgotten again. If an error ends a window, the items that are known to be new are yielded first.
         The ``items`` of the error are those of the window: pass both to ``unique``, the error as ``retry=``.
+        Nothing is stripped: a line of an open file is an item with its newline, unless ``key`` takes that off.
 
         Args:
             uris: the stream, which may be asynchronous.

@@ -7,8 +7,9 @@ from itertools import chain
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from urifilter_redis.cli import lines
-from urifilter_redis.cli.lines import Place, placed_windows
+from urifilter_redis.cli import lines, records
+from urifilter_redis.cli.lines import placed_windows
+from urifilter_redis.cli.records import PLAIN, Place, item_of
 
 FILES = {
     "with a newline": b"a\nbb\r\n\nccc\ndddd\n" * 7,
@@ -28,20 +29,20 @@ def test_reading_goes_on_at_every_place(tmp_path, monkeypatch, names, chunk):
     """From each place on, the remaining lines and messages come, with the right numbers of lines."""
     monkeypatch.setattr(lines, "CHUNK", chunk)
     monkeypatch.setattr(lines, "WINDOW", 3)
-    monkeypatch.setattr(lines, "LINE_LIMIT", 40)
+    monkeypatch.setattr(records, "RECORD_LIMIT", 40)
     paths = []
     for number, name in enumerate(names):
         (tmp_path / str(number)).write_bytes(FILES[name])
         paths.append(str(tmp_path / str(number)))
     told: list[str] = []
     read, places, told_before = [], [], []
-    for items, place in placed_windows(paths, told.append):
-        read.append(items)
+    for window, place in placed_windows(paths, told.append):
+        read.append(window.items)
         places.append(place)
         told_before.append(len(told))
     for number, place in enumerate(places):
         again: list[str] = []
-        rest = [items for items, _ in placed_windows(paths, again.append, begin=place)]
+        rest = [window.items for window, _ in placed_windows(paths, again.append, begin=place)]
         assert [*chain(*rest)] == [*chain(*read[number + 1 :])]
         assert again == told[told_before[number] :]
         content = FILES[names[place.file]]
@@ -59,10 +60,10 @@ def test_an_item_is_the_item_of_itself(pieces, chunk):
 
     def read(data: bytes) -> list[bytes]:
         chunks = (data[at : at + chunk] for at in range(0, len(data), chunk))
-        found = lines._windows(lines._lines("stream", chunks, pytest.fail, Place()), 3)
-        return [*chain.from_iterable(items for items, _ in found)]
+        found = lines._windows(lines._pieces(chunks, Place(), PLAIN, 3), PLAIN.records(pytest.fail))
+        return [*chain.from_iterable(window.items for window, _ in found)]
 
     items = read(stream)
-    assert items == [*map(lines.item_of, stream.removesuffix(b"\n").split(b"\n"))]
+    assert items == [*map(item_of, stream.removesuffix(b"\n").split(b"\n"))]
     assert read(b"".join(item + b"\n" for item in items)) == items
     assert not any(item.startswith(b"\xef\xbb\xbf") or item.endswith(b"\r") for item in items)
