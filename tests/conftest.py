@@ -19,9 +19,9 @@ from support.clock import Clock
 from support.cluster import Cluster
 from support.sentinels import Watched, replica_of
 from support.service import Service
-from support.started import patience, seeds
+from support.started import patience, seeds, segments
 
-from urifilter_redis.bloom import digest
+from urifilter_redis.bloom import digest, retention, sizing
 from urifilter_redis.engine import steps
 from urifilter_redis.service import tokens
 
@@ -39,6 +39,8 @@ os.environ[patience.VARIABLE] = "yes"
 patience.lengthen(steps.Timeouts)
 os.environ[seeds.VARIABLE] = ""
 digest.secrets = seeds.drawn("")
+segments.multiply(sizing)
+retention.size = sizing.size
 
 # Processes that tests start get signals as a terminal's do, whatever started the tests (nohup, or a shell's "&").
 for name in ("SIGHUP", "SIGINT", "SIGQUIT"):

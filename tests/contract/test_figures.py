@@ -27,10 +27,10 @@ def test_what_was_inserted(make):
     told = figures(news, inserted=1000)
     assert (told["name"], told["layout"], told["retention"], told["phase"]) == ("news", "blocked", "forever", "idle")
     assert (told["capacity"], told["shards"], told["forgotten"], told["over_capacity"]) == (10_000, 2, 0, False)
-    ones = 1000 * told["k"] / (8 * told["segment_bytes"] * 2)
+    ones = 1000 * told["k"] / (8 * told["segment_bytes"] * told["segments"])
     assert told["fill"] == pytest.approx(-math.expm1(-ones), rel=0.05)
     assert 0 < told["error_rate_now"] < told["error_rate_at_capacity"] <= 1.01e-4
-    assert told["memory"] >= 2 * told["segment_bytes"]
+    assert told["memory"] >= told["segments"] * told["segment_bytes"]
     assert told["claims"] is None
 
 

@@ -6,6 +6,7 @@ from importlib.machinery import PathFinder
 
 import patience
 import seeds
+import segments
 import slices
 
 
@@ -22,6 +23,7 @@ CHANGES = {
     "urifilter_redis.engine.steps": _lengthen,
     "urifilter_redis.bloom.digest": _draw,
     "urifilter_redis.bloom.retention": slices.limit,
+    "urifilter_redis.bloom.sizing": segments.multiply,
 }
 
 
