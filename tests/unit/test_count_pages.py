@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from urifilter_redis.bloom.normalize import INDEX_PAGES, NORMALIZATIONS, normalizer
+from urifilter_redis.bloom.normalize import NORMALIZATIONS, normalizer
+from urifilter_redis.bloom.url_parts import INDEX_PAGES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "count-pages.md").read_text()
 

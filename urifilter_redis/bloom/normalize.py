@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import can_ada
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from urifilter_redis.bloom.rules import Rules
+from urifilter_redis.bloom.url_parts import TRACKING_PARAMETERS, name_of, plain_escapes, plain_host, trimmed
 
-__all__ = ["INDEX_PAGES", "NORMALIZATIONS", "TRACKING_PARAMETERS", "normalizer"]
+if TYPE_CHECKING:
+    from urifilter_redis.bloom.rules import Rule
+
+__all__ = ["NORMALIZATIONS", "explain", "normalizer"]
 
 NORMALIZATIONS = ("none", "whatwg", "sorted", "loose")
 
-# Both lists, and the release of the parser, are part of the format: decision 022 says how another is taken in.
-
-#: Query parameters that tell where a visitor came from; the page is the same without them.
-TRACKING_PARAMETERS = frozenset({
-    "_ga", "_gl", "_hsenc", "_hsmi", "_openstat", "dclid", "fbclid", "gbraid", "gclid", "gclsrc", "igshid", "li_fat_id",
-    "mc_cid", "mc_eid", "mkt_tok", "msclkid", "oly_anon_id", "oly_enc_id", "rb_clickid", "s_cid", "srsltid", "ttclid",
-    "twclid", "utm_campaign", "utm_content", "utm_creative_format", "utm_id", "utm_marketing_tactic", "utm_medium",
-    "utm_name", "utm_source", "utm_source_platform", "utm_term", "vero_conv", "vero_id", "wbraid", "wickedid", "yclid",
-})  # fmt: skip
-
-#: Files that a server sends for a folder as it comes: those of Apache (Debian's dir.conf), nginx, IIS, Tomcat and
-#: ColdFusion. Case does not matter, because it does not for IIS, whose pages are called ``Default.aspx``.
-INDEX_PAGES = frozenset({
-    "default.asp", "default.aspx", "default.htm", "default.html", "index.asp", "index.aspx", "index.cfm", "index.cgi",
-    "index.htm", "index.html", "index.jsp", "index.php", "index.pl", "index.shtml", "index.xhtml",
-})  # fmt: skip
-
-#: A leading ``www.`` counts for nothing if a dot remains between two labels: ``www.com`` is a domain itself. (An
-#: address cannot remain, because the standard does not read a host as ``www.1.2.3.4``.)
-_WWW = re.compile(r"(?:www\.)+(?=[^.]+\.[^.])")
+#: The schemes whose hosts and paths have further normal forms, and rules.
+_WEB = frozenset({"http:", "https:"})
 
 # A host, perhaps a port, then nothing or a path, query or fragment: "www.example.com:8080/a". The pattern does not ask
 # for a dot in the host, because two repeated groups with a dot between them take quadratic time.
@@ -44,45 +31,82 @@ _STRIPPED = "".join(map(chr, range(33)))
 _REMOVED = dict.fromkeys(map(ord, "\t\n\r"))
 
 
-def normalizer(name: str) -> Callable[[object], object] | None:
+def normalizer(name: str, rules: str | None = None) -> Callable[[object], object] | None:
     """Return a function that takes an item and returns its normalised spelling; None for ``none``.
 
-    ``whatwg`` parses and serialises a URL as browsers do (WHATWG URL standard), and drops the fragment. ``sorted``
-    also sorts the query's parameters by name and leaves out ``TRACKING_PARAMETERS``. ``loose`` also reads http as
-    https, and leaves out a leading ``www.``, slashes at the end of the path, and ``INDEX_PAGES``. All three read a bare
-    ``www.example.com`` as ``https://www.example.com/``. An item that is no text, no UTF-8 or no URL stays as it is.
+    ``whatwg`` parses and serialises a URL as browsers do (WHATWG URL standard), and drops the fragment. ``sorted`` also
+    writes escapes in their normal form (RFC 3986), leaves a dot at the end of the host and ``TRACKING_PARAMETERS``
+    out, and sorts the query's parameters by name. ``loose`` also reads http as https, and leaves out a leading
+    ``www.``, slashes at the end of the path, and ``INDEX_PAGES``. All three read a bare ``www.example.com`` as
+    ``https://www.example.com/``. An item that is no text, no UTF-8 or no URL stays as it is.
+
+    Args:
+        name: one of ``NORMALIZATIONS``.
+        rules: canonical rules, for ``sorted`` and ``loose``; None: there are none.
 
     Raises:
         ValueError: there is no normalisation of this name.
 
     Example:
-        >>> normalizer("sorted")("HTTPS://Example.com/?b=1&a=2&utm_source=x#top")
-        'https://example.com/?a=2&b=1'
+        >>> normalizer("sorted")("HTTPS://Example.com/%7Ea?b=1&a=2&utm_source=x#top")
+        'https://example.com/~a?a=2&b=1'
         >>> normalizer("loose")("http://www.example.com/news/index.html?b=1&a=2")
         'https://example.com/news?a=2&b=1'
+        >>> normalizer("loose", '[{"domain":"example.com","keep":["id"]}]')("http://m.example.com/news?b=1&id=2")
+        'https://m.example.com/news?id=2'
     """
     if name not in NORMALIZATIONS:
         raise ValueError(f"normalize is one of {', '.join(NORMALIZATIONS)} and not {name!r}")
     if name == "none":
         return None
-    change = _CHANGES[name]
-    return lambda item: _normalize(item, change)
+    steps = _steps(name, rules)
+    return lambda item: _normalize(item, steps)
 
 
-def _normalize(item: object, change: Callable[[can_ada.URL], None]) -> object:
+def explain(item: object, name: str, rules: str | None = None) -> list[tuple[str, object]]:
+    """Return each step of a normalisation that changes an item, and the spelling after it.
+
+    Example:
+        >>> explain("http://example.com/%7Ea?gclid=1", "loose")
+        [('escapes', 'http://example.com/~a?gclid=1'), ('host', 'https://example.com/~a?gclid=1'), ('parameters', 'https://example.com/~a')]
+    """
+    if name == "none":
+        return []
+    told: list[tuple[str, object]] = []
+    _normalize(item, _steps(name, rules), lambda step, spelling: told.append((step, spelling)))
+    before = item.decode(errors="surrogateescape") if isinstance(item, bytes) else item
+    found = []
+    for step, spelling in told:
+        if spelling != before:
+            found.append((step, spelling))
+        before = spelling
+    return found
+
+
+_Step = Callable[[can_ada.URL], "can_ada.URL | None"]
+
+
+def _normalize(
+    item: object, steps: Sequence[tuple[str, _Step]], tell: Callable[[str, object], None] | None = None
+) -> object:
     try:
         text = item.decode() if isinstance(item, bytes) else item
         if not isinstance(text, str):
             return item
         bare = text.strip(_STRIPPED).translate(_REMOVED)
         url = can_ada.parse(f"https://{bare}" if _is_bare(bare) else text)
+        url.hash = ""
+        if tell is not None:
+            tell("parse", str(url))
+        for name, step in steps:
+            url = step(url) or url
+            if tell is not None:
+                tell(name, str(url))
     except (TypeError, UnicodeError, ValueError):  # TypeError: lone surrogates
         return item
-    url.hash = ""
-    change(url)
     made = str(url)
     # "example.com:80 #a" parses as a URL of the scheme "example.com". Without its fragment and space it is bare.
-    return _normalize(made, change) if _is_bare(made) else made
+    return _normalize(made, steps, tell) if _is_bare(made) else made
 
 
 def _is_bare(text: str) -> bool:
@@ -90,49 +114,81 @@ def _is_bare(text: str) -> bool:
     return found is not None and "." in found[1][1:-1]
 
 
-def _keep(_: can_ada.URL) -> None:
-    """Change nothing."""
+def _steps(name: str, rules: str | None) -> list[tuple[str, _Step]]:
+    """Return the steps after the parser's: each takes a URL, and changes it or returns another."""
+    if name == "whatwg":
+        return []
+    rule_of = Rules(rules).of if rules else None
+    loose = name == "loose"
+    steps: list[tuple[str, _Step]] = [("escapes", _unescape), ("host", _loose_host if loose else _sorted_host)]
+    if rule_of is None:
+        return [*steps, *([("path", _loose_path)] if loose else []), ("parameters", _loose_query if loose else _sort)]
+
+    def path(url: can_ada.URL) -> None:
+        if url.protocol in _WEB:
+            rule = rule_of(url.hostname)
+            before = url.pathname
+            made = _without_index(before) if loose else before
+            if rule is not None:
+                made = rule.path(before, loose=loose)
+            if made != before:
+                url.pathname = made
+
+    def query(url: can_ada.URL) -> None:
+        rule = rule_of(url.hostname) if url.protocol in _WEB else None
+        if rule is not None and rule.drops_all:
+            url.search = ""
+        else:
+            _sort(url, rule)
+        if loose and url.protocol in _WEB and not url.search:
+            url.search = ""
+
+    return [*steps, ("path", path), ("parameters", query)]
 
 
-def _sort(url: can_ada.URL) -> None:
-    if url.search:
-        query = _sorted_query(url.search[1:])
-        url.search = f"?{query}" if query else ""  # the setter strips one "?"
+def _unescape(url: can_ada.URL) -> can_ada.URL | None:
+    """Write escapes in their normal form, and parse again what has changed."""
+    text = str(url)
+    made = plain_escapes(text)
+    return None if made is text else can_ada.parse(made)
 
 
-def _loosen(url: can_ada.URL) -> None:
-    _sort(url)
-    if url.protocol not in {"http:", "https:"}:
-        return
-    url.protocol = "https:"
-    host, path = url.hostname, url.pathname
-    if www := _WWW.match(host):
-        url.hostname = host[www.end() :]
-    if (page := _without_index(path)) != path:
-        url.pathname = page
-    if not url.search:
-        url.search = ""  # takes a "?" away that nothing follows
+def _sorted_host(url: can_ada.URL) -> None:
+    if url.protocol in _WEB and (host := url.hostname).endswith("."):
+        url.hostname = plain_host(host, loose=False)
 
 
-_CHANGES = {"whatwg": _keep, "sorted": _sort, "loose": _loosen}
+def _loose_host(url: can_ada.URL) -> None:
+    if url.protocol in _WEB:
+        url.protocol = "https:"
+        host = url.hostname
+        if (made := plain_host(host, loose=True)) != host:
+            url.hostname = made
+
+
+def _loose_path(url: can_ada.URL) -> None:
+    if url.protocol in _WEB and (made := _without_index(path := url.pathname)) != path:
+        url.pathname = made
 
 
 def _without_index(path: str) -> str:
-    """Return a path without its last slashes and index pages: such as follow each other all go, as twice is once.
-
-    The time grows with the length of the path and not with its square.
-    """
-    end = len(path)
-    while True:
-        while end and path[end - 1] == "/":
-            end -= 1
-        start = path.rfind("/", 0, end) + 1
-        if path[start:end].lower() not in INDEX_PAGES:
-            return path[:end] or "/"
-        end = start
+    return path[: trimmed(path, len(path))] or "/"
 
 
-def _sorted_query(query: str) -> str:
-    pairs = [(pair.partition("=")[0], pair) for pair in query.split("&") if pair]
-    kept = [pair for pair in pairs if pair[0] not in TRACKING_PARAMETERS]
-    return "&".join(pair for _, pair in sorted(kept, key=lambda pair: pair[0]))
+def _sort(url: can_ada.URL, rule: Rule | None = None) -> None:
+    """Sort the parameters by name, without those that do not tell pages apart."""
+    if url.search:
+        stays = _is_of_page if rule is None else rule.stays
+        pairs = [(name_of(pair), pair) for pair in url.search[1:].split("&") if pair]
+        kept = sorted((pair for pair in pairs if stays(pair[0])), key=itemgetter(0))
+        url.search = f"?{'&'.join(pair for _, pair in kept)}" if kept else ""  # the setter strips one "?"
+
+
+def _is_of_page(name: str) -> bool:
+    return name not in TRACKING_PARAMETERS
+
+
+def _loose_query(url: can_ada.URL) -> None:
+    _sort(url)
+    if url.protocol in _WEB and not url.search:
+        url.search = ""  # takes a "?" away that nothing follows
