@@ -114,6 +114,8 @@ class AsyncUriFilter(AsyncBaseClient):
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: the fewest that keep bitmaps under 16 MiB.
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
+            rules: normalize sorted or loose: what else tells no pages apart on some hosts: a list of dictionaries, its
+                JSON text, or the ``Path`` of a TOML file; None: none, or those that the filter has.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
             large: make the filter even if it leaves the server too little free memory.

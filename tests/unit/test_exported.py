@@ -11,8 +11,8 @@ import pytest
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.bloom.normalize import normalizer
-from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.bloom.rules import canonical_rules
+from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.bloom.url_parts import INDEX_PAGES, TRACKING_PARAMETERS
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.scripts import Header, exported_files, files_in, vectors

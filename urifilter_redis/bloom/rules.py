@@ -14,6 +14,7 @@ from typing import Any
 import can_ada
 
 from urifilter_redis.bloom.url_parts import (
+    BY_PARTS,
     TRACKING_PARAMETERS,
     plain_escapes,
     plain_host,
@@ -219,7 +220,7 @@ def canonical_rules(given: RulesGiven, normalize: str) -> str:
     rules = read_rules(given)
     if not isinstance(rules, list | tuple):
         raise ValueError(f"rules are a list and not {rules!r:.80}")  # noqa: TRY004 - as for every other setting
-    if rules and normalize not in {"sorted", "loose"}:
+    if rules and normalize not in BY_PARTS:
         raise ValueError(f"rules are for normalize sorted or loose, and not {normalize}")
     made: list[str] = []
     places: dict[tuple[str, str], int] = {}
@@ -256,7 +257,7 @@ def _checked(rule: Any, place: str, *, loose: bool) -> dict[str, Any]:
     for one, other in _APART:
         if one in given and other in given:
             raise ValueError(f"{place}: it has {one} and {other}: leave one out")
-    made = {field: _CHECKS[field](value, f"{place}, {field}", loose) for field, value in given.items()}
+    made: dict[str, Any] = {field: _CHECKS[field](value, f"{place}, {field}", loose) for field, value in given.items()}
     if "lower_path" in made:
         made |= {field: _LETTER.sub(_lower, made[field]) for field in ("cut_prefix", "cut_suffix") if field in made}
     return made

@@ -7,6 +7,7 @@ import string
 from urllib.parse import unquote
 
 __all__ = [
+    "BY_PARTS",
     "INDEX_PAGES",
     "PARAMETER_LIST",
     "TRACKING_PARAMETERS",
@@ -16,6 +17,9 @@ __all__ = [
     "trimmed",
     "without_slashes",
 ]
+
+#: The normalisations that write the parts of URLs in their normal forms, and so can have rules.
+BY_PARTS = ("sorted", "loose")
 
 # Both lists, and the release of the parser, are part of the format: decision 022 says how another is taken in.
 

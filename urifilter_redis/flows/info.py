@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,10 @@ class SliceInfo:
     size: int
 
 
+#: The attributes of a configuration that are not told as they are.
+_NOT_SHOWN = {"units", "bytes", "seed", "items", "rules", "parameter_list"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterInfo(Shape):
     """A filter's configuration and state; these attributes and those of its shape are the keys of its JSON.
@@ -109,6 +114,7 @@ class FilterInfo(Shape):
         k: the number of offsets of an item.
         slice_bytes: the bytes of one shard's first bitmap.
         normalize: the normalisation of items.
+        rules: the rules of the normalisation; None: it has none.
         hash: the hash of items. Its seed is secret, so it is not here: ``UriFilter.settings`` has it.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
             there is none.
@@ -147,6 +153,7 @@ class FilterInfo(Shape):
     k: int
     slice_bytes: int
     normalize: str
+    rules: list[dict[str, Any]] | None = None
     hash: str
     archive: str | None
     created: float
@@ -196,7 +203,8 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.items for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
+        **{name: value for name, value in asdict(config).items() if name not in _NOT_SHOWN},
+        rules=json.loads(config.rules) if config.rules else None,
         format=FORMAT,
         slice_bytes=config.bytes,
         created=min(created, now) / 1000,
