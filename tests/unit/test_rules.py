@@ -52,6 +52,8 @@ def spelled(rules, url, normalize="sorted"):
         ({"cut_suffix": ";s=*"}, "http://a.example/100%;s=1", "http://a.example/100%"),
         ({"cut_suffix": ";s=*"}, "http://a.example/;s=1", "http://a.example/"),
         ({"cut_suffix": ";s=*"}, "http://a.example/..;s=1", "http://a.example/..;s=1"),
+        ({"cut_suffix": "%2F*"}, "http://a.example/%2fb", "http://a.example/"),
+        ({"cut_suffix": "%2F*"}, "http://a.example/a%2fb", "http://a.example/a"),
         ({"cut_suffix": ".html"}, "http://a.example/b.html.html", "http://a.example/b"),
         ({"cut_suffix": ".html"}, "http://a.example/b.html/", "http://a.example/b.html/"),
         ({"cut_suffix": "F"}, "http://a.example/b%2F", "http://a.example/b%2F"),

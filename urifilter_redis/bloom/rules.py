@@ -364,6 +364,6 @@ def _lower(found: re.Match[str]) -> str:
 
 def _may_end(path: str, start: int, at: int) -> bool:
     """Whether a segment that begins at ``start`` may end at ``at``."""
-    if _ESCAPE.match(path, at - 1) or _ESCAPE.match(path, max(start, at - 2)):
+    if any(at - back >= start and _ESCAPE.match(path, at - back) for back in (1, 2)):
         return False
     return at - start > len("..") or path[start:at] not in {".", ".."}
