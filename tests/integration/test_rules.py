@@ -14,6 +14,7 @@ from support.service import Service, ask
 from urifilter_redis import AsyncUriFilter, ConfigMismatch, UriFilter, UriFilterError
 from urifilter_redis.bloom.rules import sha256_of
 from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
+from urifilter_redis.service import tokens
 
 RULES = [{"domain": "shop.example", "keep": ["id"]}, {"drop": ["sid"]}]
 CANONICAL = '[{"domain":"shop.example","keep":["id"]},{"drop":["sid"]}]'
@@ -219,8 +220,10 @@ def test_importing(any_server, file, tmp_path):
 
 def test_service_and_its_clients(any_server, file):
     """The service takes rules as a list, in its settings too; its clients take every form, and tell what it says."""
-    settings = f"[filters.set]\ncapacity = 1000\nnormalize = 'loose'\nrules = {RULES_IN_TOML}\n"
-    with Service(any_server.url, settings=settings) as service, FilterAPIClient(service.url) as api:
+    secret = tokens.new()
+    settings = f"[filters.set]\ncapacity = 1000\nnormalize = 'loose'\nrules = {RULES_IN_TOML}\n\n"
+    settings += tokens.Token("admin", tokens.digest(secret), access="admin").toml()
+    with Service(any_server.url, settings=settings) as service, FilterAPIClient(service.url, secret) as api:
         for name, rules in (("a", RULES), ("b", CANONICAL), ("c", file)):
             api.create(name, rules=rules, **MADE)
             assert api.info(name)["info"]["rules"] == json.loads(CANONICAL)
@@ -228,11 +231,11 @@ def test_service_and_its_clients(any_server, file):
         api.create("a", **MADE)
         with pytest.raises(FilterAPIError, match="rules are others") as caught:
             api.create("a", rules=OTHERS, **MADE)
-        assert caught.value.kind == "config_mismatch"
+        assert caught.value.error_code == "config_mismatch"
         with pytest.raises(FilterAPIError, match="rule 1, drop: it is a list"):
             api.create("d", rules=[{"drop": "sid"}], **MADE)
         path = str(file)  # of a file on the service's machine
-        answer = ask(service, "POST", "/v1/filters/d/create", MADE | {"rules": path})
+        answer = ask(service, "POST", "/v1/filters/d/create", MADE | {"rules": path}, secret)
         assert answer.status == 422
         assert api.info("set")["info"]["rules"] == json.loads(CANONICAL)
 

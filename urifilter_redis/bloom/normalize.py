@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -59,8 +61,8 @@ def normalizer(name: str, rules: str | None = None) -> Callable[[object], object
         raise ValueError(f"normalize is one of {', '.join(NORMALIZATIONS)} and not {name!r}")
     if name == "none":
         return None
-    steps = _steps(name, rules)
-    return lambda item: _normalize(item, steps)
+    change = _change_of(name, rules)
+    return lambda item: _normalize(item, change)
 
 
 def explain(item: object, name: str, rules: str | None = None) -> list[tuple[str, object]]:
@@ -72,23 +74,19 @@ def explain(item: object, name: str, rules: str | None = None) -> list[tuple[str
     """
     if name == "none":
         return []
-    told: list[tuple[str, object]] = []
-    _normalize(item, _steps(name, rules), lambda step, spelling: told.append((step, spelling)))
-    before = item.decode(errors="surrogateescape") if isinstance(item, bytes) else item
-    found = []
-    for step, spelling in told:
-        if spelling != before:
-            found.append((step, spelling))
-        before = spelling
-    return found
+    told: list[tuple[str, object]] = [("", item.decode(errors="surrogateescape") if isinstance(item, bytes) else item)]
+    _normalize(item, _change_of(name, rules), lambda step, url: told.append((step, str(url))))
+    return [each for before, each in pairwise(told) if each[1] != before[1]]
 
 
-_Step = Callable[[can_ada.URL], "can_ada.URL | None"]
+#: Is told the name of a step, and the URL after it.
+_Tell = Callable[[str, can_ada.URL], None]
+
+#: Changes a parsed URL, or returns another; the text is that which was parsed.
+_Change = Callable[[can_ada.URL, str, "_Tell | None"], can_ada.URL]
 
 
-def _normalize(
-    item: object, steps: Sequence[tuple[str, _Step]], tell: Callable[[str, object], None] | None = None
-) -> object:
+def _normalize(item: object, change: _Change | None, tell: _Tell | None = None) -> object:
     try:
         text = item.decode() if isinstance(item, bytes) else item
         if not isinstance(text, str):
@@ -97,16 +95,14 @@ def _normalize(
         url = can_ada.parse(f"https://{bare}" if _is_bare(bare) else text)
         url.hash = ""
         if tell is not None:
-            tell("parse", str(url))
-        for name, step in steps:
-            url = step(url) or url
-            if tell is not None:
-                tell(name, str(url))
+            tell("parse", url)
+        if change is not None:
+            url = change(url, text, tell)
     except (TypeError, UnicodeError, ValueError):  # TypeError: lone surrogates
         return item
     made = str(url)
     # "example.com:80 #a" parses as a URL of the scheme "example.com". Without its fragment and space it is bare.
-    return _normalize(made, steps, tell) if _is_bare(made) else made
+    return _normalize(made, change, tell) if _is_bare(made) else made
 
 
 def _is_bare(text: str) -> bool:
@@ -114,81 +110,72 @@ def _is_bare(text: str) -> bool:
     return found is not None and "." in found[1][1:-1]
 
 
-def _steps(name: str, rules: str | None) -> list[tuple[str, _Step]]:
-    """Return the steps after the parser's: each takes a URL, and changes it or returns another."""
+def _change_of(name: str, rules: str | None) -> _Change | None:
+    """Return what a normalisation does to a parsed URL; None: nothing more."""
     if name == "whatwg":
-        return []
-    rule_of = Rules(rules).of if rules else None
-    loose = name == "loose"
-    steps: list[tuple[str, _Step]] = [("escapes", _unescape), ("host", _loose_host if loose else _sorted_host)]
-    if rule_of is None:
-        return [*steps, *([("path", _loose_path)] if loose else []), ("parameters", _loose_query if loose else _sort)]
-
-    def path(url: can_ada.URL) -> None:
-        if url.protocol in _WEB:
-            rule = rule_of(url.hostname)
-            before = url.pathname
-            made = _without_index(before) if loose else before
-            if rule is not None:
-                made = rule.path(before, loose=loose)
-            if made != before:
-                url.pathname = made
-
-    def query(url: can_ada.URL) -> None:
-        rule = rule_of(url.hostname) if url.protocol in _WEB else None
-        if rule is not None and rule.drops_all:
-            url.search = ""
-        else:
-            _sort(url, rule)
-        if loose and url.protocol in _WEB and not url.search:
-            url.search = ""
-
-    return [*steps, ("path", path), ("parameters", query)]
+        return None
+    return functools.partial(_change, name == "loose", Rules(rules).of if rules else None)
 
 
-def _unescape(url: can_ada.URL) -> can_ada.URL | None:
-    """Write escapes in their normal form, and parse again what has changed."""
-    text = str(url)
-    made = plain_escapes(text)
-    return None if made is text else can_ada.parse(made)
+def _change(
+    loose: bool,  # noqa: FBT001 - bound by place, as the rest is given
+    rule_of: Callable[[str], Rule | None] | None,
+    url: can_ada.URL,
+    text: str,
+    tell: _Tell | None,
+) -> can_ada.URL:
+    """Write the parts of a URL in their normal forms, each by one step."""
+    if "%" in text:  # the parser's own escapes are in their normal form
+        found = str(url)
+        if (made := plain_escapes(found)) is not found:
+            url = can_ada.parse(made)
+        if tell is not None:
+            tell("escapes", url)
+    rule = None
+    if is_web := url.protocol in _WEB:
+        host = _write_host(url, loose=loose)
+        if tell is not None:
+            tell("host", url)
+        rule = None if rule_of is None else rule_of(host)
+        if loose or rule is not None:
+            _write_path(url, rule, loose=loose)
+            if tell is not None:
+                tell("path", url)
+    _write_query(url, rule)
+    if loose and is_web and not url.search:
+        url.search = ""  # takes a "?" away that nothing follows
+    if tell is not None:
+        tell("parameters", url)
+    return url
 
 
-def _sorted_host(url: can_ada.URL) -> None:
-    if url.protocol in _WEB and (host := url.hostname).endswith("."):
-        url.hostname = plain_host(host, loose=False)
-
-
-def _loose_host(url: can_ada.URL) -> None:
-    if url.protocol in _WEB:
+def _write_host(url: can_ada.URL, *, loose: bool) -> str:
+    if loose:
         url.protocol = "https:"
-        host = url.hostname
-        if (made := plain_host(host, loose=True)) != host:
-            url.hostname = made
+    host = url.hostname
+    if host.endswith(".") or (loose and host.startswith("www.")):
+        url.hostname = host = plain_host(host, loose=loose)
+    return host
 
 
-def _loose_path(url: can_ada.URL) -> None:
-    if url.protocol in _WEB and (made := _without_index(path := url.pathname)) != path:
+def _write_path(url: can_ada.URL, rule: Rule | None, *, loose: bool) -> None:
+    path = url.pathname
+    made = (path[: trimmed(path, len(path))] or "/") if rule is None else rule.path(path, loose=loose)
+    if made != path:
         url.pathname = made
 
 
-def _without_index(path: str) -> str:
-    return path[: trimmed(path, len(path))] or "/"
-
-
-def _sort(url: can_ada.URL, rule: Rule | None = None) -> None:
+def _write_query(url: can_ada.URL, rule: Rule | None) -> None:
     """Sort the parameters by name, without those that do not tell pages apart."""
-    if url.search:
-        stays = _is_of_page if rule is None else rule.stays
-        pairs = [(name_of(pair), pair) for pair in url.search[1:].split("&") if pair]
-        kept = sorted((pair for pair in pairs if stays(pair[0])), key=itemgetter(0))
-        url.search = f"?{'&'.join(pair for _, pair in kept)}" if kept else ""  # the setter strips one "?"
-
-
-def _is_of_page(name: str) -> bool:
-    return name not in TRACKING_PARAMETERS
-
-
-def _loose_query(url: can_ada.URL) -> None:
-    _sort(url)
-    if url.protocol in _WEB and not url.search:
-        url.search = ""  # takes a "?" away that nothing follows
+    if rule is not None and rule.drops_all:
+        url.search = ""
+    elif search := url.search:
+        pairs = [(name_of(pair), pair) for pair in search[1:].split("&") if pair]
+        kept = (
+            [pair for pair in pairs if pair[0] not in TRACKING_PARAMETERS]
+            if rule is None
+            else [pair for pair in pairs if rule.stays(pair[0])]
+        )
+        kept.sort(key=itemgetter(0))
+        if (made := f"?{'&'.join([pair for _, pair in kept])}" if kept else "") != search:
+            url.search = made  # the setter strips one "?"
