@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,6 +53,7 @@ __all__ = [
     "info",
     "layout_option",
     "list_",
+    "rules_option",
     "size_options",
     "time_options",
     "yes_option",
@@ -100,6 +103,13 @@ time_options = with_options(
     click.option("--period-capacity", type=count, metavar="COUNT", help="Ring: the most new items of one period."),
 )
 
+rules_option = click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file of what tells no pages apart on some hosts.",
+)
+
 #: The options that decide whether two spellings are one item.
 identity_options = with_options(
     click.option(
@@ -109,6 +119,7 @@ identity_options = with_options(
         show_default=True,
         help="Which spellings are one item.",
     ),
+    rules_option,
     click.option(
         "--hash",
         type=click.Choice(HASHES),
@@ -131,7 +142,10 @@ yes_option = click.option(
 @time_options
 @identity_options
 @click.option(
-    "--like", type=filter_name, metavar="NAME", help="Take all settings, and the seed, from this filter: for union."
+    "--like",
+    type=filter_name,
+    metavar="NAME",
+    help="Take all settings, and the seed, from this filter: for union. --rules may be others.",
 )
 @yes_option
 @shared
@@ -152,10 +166,11 @@ def create(
     """
     if like is not None:
         given = [key for key in settings if context.get_parameter_source(key) is not ParameterSource.DEFAULT]
-        if given:
-            raise click.UsageError(f"--like takes all settings from {like}: leave out --{given[0].replace('_', '-')}")
+        if others := [key for key in given if key != "rules"]:
+            text = f"--like takes all settings but --rules from {like}"
+            raise click.UsageError(f"{text}: leave out --{others[0].replace('_', '-')}")
         with UriFilter.open(like, **options.filter()) as other:
-            settings = {**other.settings}
+            settings = {**other.settings} | {key: settings[key] for key in given}
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
@@ -251,6 +266,8 @@ def info(options: Shared, name: str) -> None:
         "archived": f"{found.archived:,} bytes",
         "over_capacity": "yes: more items are wrongly seen than was asked for" if found.over_capacity else "no",
     }
+    if found.rules is not None:
+        values["rules"] = json.dumps(found.rules, ensure_ascii=False)
     for key in ("next_rotation", "checkpointed"):
         if (time := getattr(found, key)) is not None:
             values[key] = moment(time)

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from urifilter_redis import FilterNotFound, UriFilterError
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import size_first
+from urifilter_redis.bloom.rules import canonical_rules
 from urifilter_redis.importing.importer import Import, Receiver
 from urifilter_redis.importing.sources import Digests, Peeked, SetSource, Source, Window
 
@@ -234,6 +235,10 @@ class _Wanted:
         if config.normalize != self.settings["normalize"]:
             text = f"filter {name} has the normalisation {config.normalize}, and digests do not show theirs"
             raise click.UsageError(f"{text}: if it is the same, say --normalize {config.normalize}")
+        rules = None if self.settings["rules"] is None else canonical_rules(self.settings["rules"], config.normalize)
+        if (rules or "[]") != (config.rules or "[]"):
+            text = f"filter {name} has {'other' if config.rules else 'no'} rules, and digests do not show theirs"
+            raise click.UsageError(f"{text}: say --rules FILE with its own" if config.rules else text)
 
 
 def _opened(
@@ -258,7 +263,7 @@ def _opened(
             raise UriFilterError(f"nothing could be read, so filter {name!r} was not made") from None
         return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
     wanted.check_digests(name, found.config)
-    if wanted.given - ({"capacity", "hash", "seed", "normalize"} if wanted.digests else {"capacity"}):
+    if wanted.given - ({"capacity", "hash", "seed", "normalize", "rules"} if wanted.digests else {"capacity"}):
         messages.note(f"filter {name} exists: its own settings count")
     return found, source
 

@@ -256,7 +256,9 @@ def _calls(
     config = opened.config
     given = [item.encode("utf-8", "surrogateescape") for item in items]
     by_shard: defaultdict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
-    for digest, item in zip(make_digester(config.normalize, config.hash, config.seed)(given), given, strict=True):
+    for digest, item in zip(
+        make_digester(config.normalize, config.hash, config.seed, config.rules)(given), given, strict=True
+    ):
         by_shard[shard_of(digest, config.shards)].append((digest, item))
     for shard, pairs in sorted(by_shard.items()):
         keys = FilterKeys(options.prefix, opened.name, config.shards).shard(shard)

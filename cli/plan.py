@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.digest import HASHES, make_digester, new_seed, shard_of
-from urifilter_redis.bloom.normalize import NORMALIZATIONS
+from urifilter_redis.bloom.normalize import NORMALIZATIONS, explain
 from urifilter_redis.bloom.retention import (
     TIMED,
     Shape,
@@ -25,6 +26,7 @@ from urifilter_redis.bloom.retention import (
     shards_needed,
     size_first,
 )
+from urifilter_redis.bloom.rules import canonical_rules
 from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, size, size_text
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.extras import how_to_get
@@ -43,7 +45,7 @@ from .common import (
     print_json,
     shared,
 )
-from .filters import size_options, time_options
+from .filters import rules_option, size_options, time_options
 from .line_commands import Summary, form_options, windows
 from .records import PLAIN
 from .signals import Signals
@@ -431,12 +433,14 @@ class Plan:
     "name",
     type=filter_name,
     metavar="NAME",
-    help="Use this filter's hash, seed and normalisation; show the shard too.",
+    help="Use this filter's hash, seed, normalisation and rules; show the shard too.",
 )
 @click.option("--hash", "hash_name", type=click.Choice(HASHES), default="md5", show_default=True)
 @click.option("--seed", help="The hash's seed: a number for mmh3, 32 hex digits for blake2b.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), default="none", show_default=True)
+@rules_option
 @form_options
+@click.option("--explain", "explains", is_flag=True, help="Show each step of the normalisation that changes the item.")
 @shared
 @pass_shared
 def digest(
@@ -446,7 +450,10 @@ def digest(
     hash_name: str,
     seed: str | None,
     normalize: str,
+    rules: Path | None,
     form: Form,
+    *,
+    explains: bool,
 ) -> None:
     """Print the digest of each item, a tab, and the item. The items are arguments, or lines of stdin.
 
@@ -460,20 +467,27 @@ def digest(
     if name is not None:
         with UriFilter.open(name, **options.filter()) as opened:
             config = opened.config
-        digester, shards = make_digester(config.normalize, config.hash, config.seed), config.shards
+        normalize, canonical, shards = config.normalize, config.rules, config.shards
+        digester = make_digester(normalize, config.hash, config.seed, canonical)
     else:
         if hash_name != "md5" and seed is None:
             raise click.UsageError(f"{hash_name} needs --seed, or --filter")
-        digester = make_digester(normalize, hash_name, new_seed(hash_name, seed))
+        canonical = None if rules is None else canonical_rules(rules, normalize)
+        digester = make_digester(normalize, hash_name, new_seed(hash_name, seed), canonical)
     for some in _given(items, form):
         for item, each in zip(some, digester(some), strict=True):
             number = shard_of(each, shards) if shards else None
+            steps = explain(item, normalize, canonical) if explains else []
             if options.json:
                 shard = {} if number is None else {"shard": number}
-                click.echo(json.dumps({"item": item.decode(errors="surrogateescape"), "digest": each.hex()} | shard))
+                told = {"steps": [{"step": step, "spelling": text} for step, text in steps]} if explains else {}
+                text = item.decode(errors="surrogateescape")
+                click.echo(json.dumps({"item": text, "digest": each.hex()} | shard | told))
             else:
                 words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), item]
                 click.echo(b"\t".join(words) + form.end, nl=False)
+                for step, spelling in steps:
+                    click.echo(f"  {step:12}{spelling}")
 
 
 @click.command()

@@ -112,6 +112,8 @@ class UriFilter(BlockingBaseClient):
                 With fewer shards each has several bitmaps, and lists take fewer calls of scripts; not with an archive,
                 retention ``rolling`` or layout ``redisbloom``.
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
+            rules: normalize sorted or loose: what else tells no pages apart on some hosts: a list of dictionaries, its
+                JSON text, or the ``Path`` of a TOML file; None: none, or those that the filter has.
             hash: ``mmh3``, ``md5`` or ``blake2b`` (keyed: for hostile input).
             seed: for mmh3 a 32-bit number, for blake2b 32 hex digits; None: random.
             large: make the filter even if it leaves the server too little free memory.

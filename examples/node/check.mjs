@@ -30,6 +30,10 @@ function checkVectors(known) {
   for (const { item, ...spellings } of known.normalized) {
     for (const [way, spelling] of Object.entries(spellings)) assert.equal(normalizer(way, known)(item), spelling, way);
   }
+  for (const { normalize, rules, spellings } of known.ruled) {
+    const spelled = normalizer(normalize, known, rules);
+    for (const { item, spelling } of spellings) assert.equal(spelled(item), spelling, rules);
+  }
   for (const { name: filter, shards, slot_of_shard_0: slot, tags } of known.tags) {
     assert.equal(crc16(`${filter}:0`) % 16384, slot);
     for (const [shard, tag] of Object.entries(tags)) assert.equal(spreadTag(filter, Number(shard), shards), tag);

@@ -92,7 +92,7 @@ export class UriFilter {
     if (meta.phase === 'creating') throw new FilterError('CREATING the filter is half made: repeat "urifilter create"');
     this.config = {
       uid: meta.uid, layout: meta.layout, k: Number(meta.k), shards: Number(meta.shards),
-      normalize: meta.normalize, hash: meta.hash, seed: meta.seed, limit: Number(meta.limit ?? Infinity),
+      normalize: meta.normalize, rules: meta.rules, hash: meta.hash, seed: meta.seed, limit: Number(meta.limit ?? Infinity),
     };
     this.digest = digester(this.config, this.#known);
     this.#slices.set(0, slicesOf(meta.slices));

@@ -4,8 +4,8 @@ import { createHash } from 'node:crypto';
 import { blake2b } from '@noble/hashes/blake2.js';
 
 /** A function that makes the digest of an item, 16 bytes, for a filter with these settings. */
-export function digester({ normalize, hash, seed }, known) {
-  const spelling = normalizer(normalize, known);
+export function digester({ normalize, rules, hash, seed }, known) {
+  const spelling = normalizer(normalize, known, rules);
   const digest = hasher(hash, seed);
   return (item) => digest(bytesOf(spelling(item)));
 }
@@ -75,23 +75,133 @@ function byCodePoint(one, other) {
 
 // ---- normalisation --------------------------------------------------------------------------------------------------
 
-/** A function that returns the spelling of an item; `known` is vectors.json, which lists parameters and index pages. */
-export function normalizer(name, known) {
+/**
+ * A function that returns the spelling of an item.
+ *
+ * `known` is vectors.json, which lists parameters and index pages; `rules` is the field of meta, if it has one.
+ */
+export function normalizer(name, known, rules = '[]') {
   if (name === 'none') return (item) => item;
   if (!['whatwg', 'sorted', 'loose'].includes(name)) {
     throw new Error(`normalize is ${name}, which this client does not know`);
   }
+  const ruleOf = rulesByHost(JSON.parse(rules));
   const [tracking, index] = [new Set(known.tracking_parameters), new Set(known.index_pages)];
-  const change = (url) => {
-    url.hash = '';
-    if (name !== 'whatwg' && url.search) {
-      const pairs = url.search.slice(1).split('&').filter(Boolean).map((pair) => [pair.split('=', 1)[0], pair]);
-      const kept = pairs.filter(([key]) => !tracking.has(key)).sort(([a], [b]) => (a < b ? -1 : Number(a > b)));
-      url.search = kept.length ? `?${kept.map(([, pair]) => pair).join('&')}` : '';
+  const loose = name === 'loose';
+  const change = (parsed) => {
+    parsed.hash = '';
+    if (name === 'whatwg') return parsed;
+    const url = new URL(plainEscapes(parsed.href));
+    if (!['http:', 'https:'].includes(url.protocol)) {
+      sortQuery(url, {}, tracking);
+      return url;
     }
-    if (name === 'loose' && ['http:', 'https:'].includes(url.protocol)) loosen(url, index);
+    if (loose) url.protocol = 'https:';
+    url.hostname = plainHost(url.hostname, loose);
+    const rule = ruleOf(url.hostname);
+    url.pathname = pathOf(url.pathname, rule, loose, index);
+    sortQuery(url, rule, tracking);
+    if (loose && !url.search) url.search = '';
+    return url;
   };
   return (item) => normalized(item, change);
+}
+
+/** Text without escapes of unreserved characters, and with other escapes in capitals. */
+function plainEscapes(text) {
+  const made = text.replace(/%[0-9a-f]{2}/gi, (escape) => {
+    const char = String.fromCharCode(parseInt(escape.slice(1), 16));
+    return /[\w.~-]/.test(char) ? char : escape.toUpperCase();
+  });
+  return made === text ? made : plainEscapes(made); // what comes of one escape may complete another
+}
+
+function plainHost(host, loose) {
+  const whole = /[^.]\.$/.test(host) ? host.slice(0, -1) : host;
+  return loose ? whole.replace(/^(www\.)+(?=[^.]+\.[^.])/, '') : whole;
+}
+
+// Escapes are decoded to the characters of their bytes' numbers, so that names compare as bytes do.
+function nameOf(parameter) {
+  const escaped = (_, hex) => String.fromCharCode(parseInt(hex, 16));
+  return parameter.split('=', 1)[0].replace(/%([0-9a-f]{2})/gi, escaped);
+}
+
+function sortQuery(url, rule, tracking) {
+  if (rule.drop_all) url.search = '';
+  if (!url.search) return;
+  const isAmong = (name, patterns) => patterns.some((each) => {
+    const text = utf8(each).toString('latin1');
+    return text.endsWith('*') ? name.startsWith(text.slice(0, -1)) : name === text;
+  });
+  const stays = rule.keep
+    ? (name) => isAmong(name, rule.keep)
+    : (name) => !tracking.has(name) && !isAmong(name, rule.drop ?? []);
+  const pairs = url.search.slice(1).split('&').filter(Boolean).map((pair) => [nameOf(pair), pair]);
+  const kept = pairs.filter(([key]) => stays(key)).sort(([a], [b]) => (a < b ? -1 : Number(a > b)));
+  url.search = kept.length ? `?${kept.map(([, pair]) => pair).join('&')}` : '';
+}
+
+// ---- rules ----------------------------------------------------------------------------------------------------------
+
+/** A function that returns the one rule of a host: its own, else that of the longest domain, else the one for all. */
+function rulesByHost(rules) {
+  const hosts = new Map(rules.filter((rule) => 'host' in rule).map((rule) => [rule.host, rule]));
+  const domains = new Map(rules.filter((rule) => 'domain' in rule).map((rule) => [rule.domain, rule]));
+  const other = rules.find((rule) => !('host' in rule || 'domain' in rule)) ?? {};
+  return (host) => {
+    if (hosts.has(host)) return hosts.get(host);
+    for (let rest = host; rest; rest = rest.includes('.') ? rest.slice(rest.indexOf('.') + 1) : '') {
+      if (domains.has(rest)) return domains.get(rest);
+    }
+    return other;
+  };
+}
+
+function pathOf(given, rule, loose, index) {
+  let path = given;
+  if (rule.lower_path) path = path.replace(/%[0-9A-F]{2}|[A-Z]/g, (some) => (some[0] === '%' ? some : some.toLowerCase()));
+  let before;
+  do {
+    before = path;
+    path = withoutPrefix(path, rule.cut_prefix);
+    if (loose) path = path.replace(/\/+$/, '');
+    path = withoutSuffix(path, rule.cut_suffix);
+    if (loose) path = withoutIndex(path, index);
+  } while (path !== before);
+  return path || '/';
+}
+
+function withoutPrefix(path, prefix) {
+  let at = 0;
+  while (prefix && path.startsWith(prefix, at) && ['/', undefined].includes(path[at + prefix.length])) at += prefix.length;
+  return path.slice(at);
+}
+
+/** The path without the suffix of its last segment. No escape is cut, and no segment of dots comes of it. */
+function withoutSuffix(path, suffix) {
+  if (!suffix) return path;
+  const start = path.lastIndexOf('/') + 1;
+  const mayEnd = (at) => !['.', '..'].includes(path.slice(start, at)) && ![1, 2].some(
+    (back) => at - back >= start && /^%[0-9A-F]{2}/.test(path.slice(at - back)),
+  );
+  if (!suffix.endsWith('*')) {
+    const cut = path.length - suffix.length;
+    return cut >= start && path.endsWith(suffix) && mayEnd(cut) ? withoutSuffix(path.slice(0, cut), suffix) : path;
+  }
+  let at = start - 1;
+  do at = path.indexOf(suffix.slice(0, -1), at + 1);
+  while (at >= 0 && !mayEnd(at));
+  return at < 0 ? path : path.slice(0, at);
+}
+
+/** The path without its last slashes and index pages: such as follow each other all go. */
+function withoutIndex(given, index) {
+  let path = given.replace(/\/+$/, '');
+  while (index.has(path.slice(path.lastIndexOf('/') + 1).toLowerCase())) {
+    path = path.slice(0, path.lastIndexOf('/')).replace(/\/+$/, '');
+  }
+  return path;
 }
 
 function normalized(item, change) {
@@ -100,8 +210,7 @@ function normalized(item, change) {
     if (item instanceof Uint8Array) text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(item);
     if (typeof text !== 'string' || !text.isWellFormed()) return item;
     const bare = text.replace(/^[\0- ]+|[\0- ]+$/g, '').replace(/[\t\n\r]/g, '');
-    const url = new URL(isBare(bare) ? `https://${bare}` : text);
-    change(url);
+    const url = change(new URL(isBare(bare) ? `https://${bare}` : text));
     return isBare(url.href) ? normalized(url.href, change) : url.href;
   } catch {
     return item;
@@ -115,17 +224,6 @@ const BARE = new RegExp(`^([^${SPACE}/?#:@\\\\]+)(:\\p{Nd}{1,5})?([/?#][^]*)?$`,
 function isBare(text) {
   const found = BARE.exec(text);
   return found !== null && found[1].slice(1, -1).includes('.');
-}
-
-function loosen(url, index) {
-  url.protocol = 'https:';
-  url.hostname = url.hostname.replace(/^(www\.)+(?=[^.]+\.[^.])/, '');
-  let path = url.pathname.replace(/\/+$/, '');
-  while (index.has(path.slice(path.lastIndexOf('/') + 1).toLowerCase())) {
-    path = path.slice(0, path.lastIndexOf('/')).replace(/\/+$/, '');
-  }
-  url.pathname = path || '/';
-  if (!url.search) url.search = '';
 }
 
 // ---- MurmurHash3, x64, 128 bits -------------------------------------------------------------------------------------

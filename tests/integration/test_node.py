@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 
 import pytest
 from support import cli, node
@@ -10,6 +12,8 @@ from support.node import Node
 from support.proxy import Fault, Proxy, at_random, first
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.bloom.rules import canonical_rules
 
 pytestmark = pytest.mark.slow
 
@@ -254,3 +258,75 @@ def test_another_format(folder, any_server):
     with Node(folder, any_server.url) as js:
         said = js.fails("contains", ["a"])
     assert (said["kind"], said["error"].split()[0]) == ("FilterError", "FORMAT")
+
+
+#: Reads rules and items as a line of JSON each, and writes the spellings.
+_SPELL = """
+import { readFileSync } from 'node:fs';
+import { normalizer } from './items.mjs';
+
+const known = JSON.parse(readFileSync('scripts/vectors.json'));
+const spelled = JSON.parse(readFileSync('cases.json')).map(
+  ([normalize, rules, items]) => items.map(normalizer(normalize, known, rules)),
+);
+console.log(JSON.stringify(spelled));
+"""
+
+
+def test_one_spelling(folder):
+    """Both spell drawn URLs alike under drawn rules: neither was made from the other."""
+    draw = random.Random(5)
+    cases = [drawn_case(draw) for _ in range(2000)]
+    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "spell.mjs").write_text(_SPELL)
+    theirs = json.loads(node.run(folder, "spell.mjs"))
+    ours = [[*map(normalizer(name, rules), items)] for name, rules, items in cases]
+    assert theirs == ours
+    assert len({spelling for each in ours for spelling in each}) > 3000
+
+
+def drawn_case(draw: random.Random) -> tuple[str, str, list[str]]:
+    """Draw a normalisation, rules and URLs of the same few parts, so that the rules have something to do."""
+    name, rules = draw.choice(["sorted", "loose"]), []
+    for place in draw.sample([{}, {"host": "a.b"}, {"domain": "b"}, {"domain": "ü.b"}], draw.randint(0, 4)):
+        about = draw.choice([{}, {"drop": some(draw, NAMES)}, {"keep": some(draw, NAMES)}, {"drop_all": True}])
+        if draw.random() < 0.4:
+            about |= {"lower_path": True}
+        if draw.random() < 0.5:
+            about |= {"cut_prefix": draw.choice(["/a", "/A/b", "/index.php", "/ä", "/a;s"])}
+        if draw.random() < 0.6:
+            about |= {"cut_suffix": draw.choice([";s=*", ".html", "a", "F", "b*", ".*", "%2F*", "Ab", "2"])}
+        rules.append(place | about)
+    return name, canonical_rules(rules, name), [drawn_url(draw) for _ in range(10)]
+
+
+NAMES = ["a", "b*", "s[x]", "ü", "a+b", "utm_id", "sid", "*"]
+PARTS = ["/", "a", "A", "b", ".html", ";s=", "index.php", ".", "..", "%2F", "%", "2", "F", "e", "%2e", "ä", "%37", " "]
+PAIRS = [
+    "a",
+    "a=1",
+    "%61=2",
+    "b1=x",
+    "s[x]=1",
+    "s%5bx%5D",
+    "%C3%BC",
+    "ü=",
+    "a+b",
+    "a%20b",
+    "utm_id=1",
+    "sid",
+    "",
+    "=",
+    "%%37E",
+]
+
+
+def some(draw: random.Random, of: list[str]) -> list[str]:
+    return draw.choices(of, k=draw.randint(0, 3))
+
+
+def drawn_url(draw: random.Random) -> str:
+    host = draw.choice(["a.b", "www.a.b", "A.b.", "x.ü.b:80", "b", "c.d", "[::1]", "www.c.d.."])
+    query = draw.choice(["", "?", "??"]) + "&".join(draw.choices(PAIRS, k=draw.randint(0, 4)))
+    path = "/" + "".join(draw.choices(PARTS, k=draw.randint(0, 8)))
+    return f"{draw.choice(['http', 'https', 'http', 'ftp', 'x'])}://{host}{path}{query}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from urifilter_redis.bloom.normalize import INDEX_PAGES, NORMALIZATIONS, normalizer
+from urifilter_redis.bloom.normalize import NORMALIZATIONS, normalizer
+from urifilter_redis.bloom.url_parts import INDEX_PAGES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "count-pages.md").read_text()
 
@@ -20,10 +21,10 @@ def pairs(heading: str) -> list[tuple[str, str]]:
 
 
 def test_the_urls_that_are_one():
-    """Each row is one item under ``loose``; the last three under ``sorted``, and the last under ``whatwg``."""
+    """Each row is one item under ``loose``; the last five under ``sorted``, and the last under ``whatwg``."""
     rows = pairs("The URLs that are one page")
     assert [loose(one) == loose(other) for one, other in rows] == [True] * len(rows)
-    for name, least in (("sorted", 3), ("whatwg", 1)):
+    for name, least in (("sorted", 5), ("whatwg", 1)):
         same = [normalizer(name)(one) == normalizer(name)(other) for one, other in rows]
         assert same[-least:] == [True] * least
         assert same[-least - 1] is False
@@ -35,6 +36,19 @@ def test_the_urls_that_stay_two():
     """Each row is two items."""
     rows = [row[:2] for row in pairs("The URLs that stay two")]
     assert [loose(one) != loose(other) for one, other in rows] == [True] * len(rows)
+
+
+def test_beside_other_programs():
+    """Each row is one item under the normalisation that it names and those after it, and under none before."""
+    section = PAGE.split("## Beside other programs\n")[1].split("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `")]
+    for row in rows:
+        one, other, least = (cell.strip("` ") for cell in row.split(" | ")[:3])
+        one = one.removeprefix("| `")
+        first = NORMALIZATIONS.index(least) if least in NORMALIZATIONS[1:] else len(NORMALIZATIONS)
+        same = [normalizer(name)(one) == normalizer(name)(other) for name in NORMALIZATIONS[1:]]
+        assert same == [at >= first for at in range(1, len(NORMALIZATIONS))], row
+    assert len(rows) == 22
 
 
 def test_the_pages_that_are_merged_wrongly():

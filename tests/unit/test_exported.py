@@ -10,8 +10,10 @@ import pytest
 
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.bloom.normalize import INDEX_PAGES, TRACKING_PARAMETERS, normalizer
+from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.bloom.rules import canonical_rules
 from urifilter_redis.bloom.sizing import BLOCKED_K
+from urifilter_redis.bloom.url_parts import INDEX_PAGES, TRACKING_PARAMETERS
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.scripts import Header, exported_files, files_in, vectors
 
@@ -98,3 +100,11 @@ def test_known_normalisations(known):
         assert normalizer(name)(known["item"]) == known[name]
     assert set(KNOWN["tracking_parameters"]) == TRACKING_PARAMETERS
     assert set(KNOWN["index_pages"]) == INDEX_PAGES
+
+
+@pytest.mark.parametrize("known", KNOWN["ruled"], ids=lambda known: known["normalize"])
+def test_known_rules(known):
+    """The published spellings under rules, and the text of these."""
+    assert canonical_rules(known["rules"], known["normalize"]) == known["rules"]
+    change = normalizer(known["normalize"], known["rules"])
+    assert [change(each["item"]) for each in known["spellings"]] == [each["spelling"] for each in known["spellings"]]

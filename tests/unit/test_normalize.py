@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from urifilter_redis.bloom.normalize import INDEX_PAGES, normalizer
+from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.bloom.url_parts import INDEX_PAGES, plain_escapes
 
 whatwg, sorted_, loose = normalizer("whatwg"), normalizer("sorted"), normalizer("loose")
 
@@ -74,6 +75,24 @@ def test_whatwg(item, expected):
         ("example.com?gclid=1&z&y", "https://example.com/?y&z"),
         ("http://example.com/??b&?a", "http://example.com/??a&?b"),
         ("http://example.com/?utm_sources=keep", "http://example.com/?utm_sources=keep"),
+        ("http://example.com/%7Euser/%61%2fb%3a", "http://example.com/~user/a%2Fb%3A"),
+        ("http://example.com/%%37E", "http://example.com/~"),
+        ("http://example.com/%2%65%2%65/a", "http://example.com/a"),
+        ("http://example.com/a/%2e%2E/b", "http://example.com/b"),
+        ("http://example.com/%3%3%3%37", "http://example.com/7"),
+        ("http://example.com/100%", "http://example.com/100%"),
+        ("http://example.com/%zz%C3%a4", "http://example.com/%zz%C3%A4"),
+        ("http://example.com/?%61=2&a=1&%62", "http://example.com/?a=2&a=1&b"),
+        ("http://example.com/?b&%5B=1&%5b=2&Z", "http://example.com/?Z&%5B=1&%5B=2&b"),
+        ("http://example.com/?%75tm_source=x&%67clid", "http://example.com/"),
+        ("http://example.com/?a=1;b=2", "http://example.com/?a=1;b=2"),
+        ("http://example.com/?q=a+b&p=a%20b", "http://example.com/?p=a%20b&q=a+b"),
+        ("http://example.com/?é=1&z", "http://example.com/?z&%C3%A9=1"),
+        ("http://example.com./a", "http://example.com/a"),
+        ("http://example.com.:8080/", "http://example.com:8080/"),
+        ("ftp://example.com./%7e", "ftp://example.com./~"),
+        ("mailto:%61@example.com", "mailto:a@example.com"),
+        ("example.org:%38%30", "https://example.org:80/"),
     ],
 )
 def test_sorted(item, expected):
@@ -89,11 +108,13 @@ def test_sorted(item, expected):
         ("WWW.Example.com/", "https://example.com/"),
         ("http://www.www.example.com/", "https://example.com/"),
         ("http://www.ü.example/", "https://xn--tda.example/"),
-        ("http://www.example.com.:8080/", "https://example.com.:8080/"),
+        ("http://www.example.com.:8080/", "https://example.com:8080/"),
         ("http://www.co.uk/", "https://co.uk/"),
         ("http://www.com/", "https://www.com/"),
         ("http://www.www.com/", "https://www.com/"),
-        ("http://www./", "https://www./"),
+        ("http://www./", "https://www/"),
+        ("http://example.com../", "https://example.com../"),
+        ("http://./", "https://./"),
         ("http://www..com/", "https://www..com/"),
         ("http://www2.example.com/", "https://www2.example.com/"),
         ("http://wwwexample.com/", "https://wwwexample.com/"),
@@ -118,7 +139,7 @@ def test_sorted(item, expected):
         ("http://example.com/index.html/a/", "https://example.com/index.html/a"),
         ("http://example.com/index", "https://example.com/index"),
         ("http://example.com/my-index.html", "https://example.com/my-index.html"),
-        ("http://example.com/index%2Ehtml", "https://example.com/index%2Ehtml"),
+        ("http://example.com/index%2Ehtml", "https://example.com/"),
         ("http://example.com/index.jsp;id=1", "https://example.com/index.jsp;id=1"),
         ("http://example.com/index.php?b=1&a=2&utm_id=3#top", "https://example.com/?a=2&b=1"),
         ("http://example.com/a/?", "https://example.com/a"),
@@ -142,11 +163,14 @@ def test_loose(item, expected):
         ("http://example.com/a/b", "http://example.com/a//b"),
         ("http://example.com/", "http://example.com:8080/"),
         ("http://example.com:80/", "https://example.com:80/"),
-        ("http://example.com/", "http://example.com./"),
         ("http://example.com/", "http://user@example.com/"),
         ("http://example.com/", "http://m.example.com/"),
         ("http://example.com/", "ftp://example.com/"),
         ("http://example.com/?a", "http://example.com/?a="),
+        ("http://example.com/?a+b", "http://example.com/?a%20b"),
+        ("http://example.com/a%2Fb", "http://example.com/a/b"),
+        ("http://example.com/?a=1&a=2", "http://example.com/?a=2&a=1"),
+        ("http://example.com/?a;b", "http://example.com/?b;a"),
         ("http://example.com/?a=1", "http://example.com/?a=1/"),
     ],
 )
@@ -173,7 +197,12 @@ def test_other_json_values_are_left_alone(item):
     assert sorted_(item) is item
 
 
+#: Escapes of escapes: what comes of one completes another.
+nested = st.lists(st.sampled_from(["%", "2", "3", "5", "6", "e", "E", "7", "F", "/", ".", "?", "&", "=", "%25", "%2e"]))
+
 urls = st.one_of(
+    nested.map(lambda parts: "http://example.com/" + "".join(parts)),
+    nested.map(lambda parts: "a:" + "".join(parts)),
     st.text(),
     st.text(alphabet="abAB.:/?#&=%[]@ \\é0123456789-_\t\n").map(lambda text: "http://example.com/" + text),
     st.text(alphabet="abAB.:/?#&=%@ é019-\u3002\xad"),
@@ -226,6 +255,28 @@ def test_a_million_dots(end):
     """Time grows with the length and not with its square (which would be hours here)."""
     text = "a." * 500_000 + "a" + end
     assert whatwg(text) in {text, f"https://{text.rstrip(':/')}/"}
+
+
+@given(nested.map("".join))
+def test_escapes_are_replaced_until_nothing_changes(text):
+    """As many passes over the whole text do, of which each replaces all escapes that it finds."""
+    made, before = text, None
+    while made != before:
+        before = made
+        made = re.sub(r"%[0-9A-Fa-f]{2}", in_normal_form, made)
+    assert plain_escapes(text) == made
+
+
+def in_normal_form(found: re.Match[str]) -> str:
+    """An unreserved character, or the escape in capitals."""
+    char = chr(int(found[0][1:], 16))
+    return char if re.fullmatch(r"[A-Za-z0-9._~-]", char) else found[0].upper()
+
+
+def test_a_million_nested_escapes():
+    """Time grows with the length and not with its square, whatever an escape is completed by."""
+    assert plain_escapes("%3" * 500_000 + "%37") == "7"
+    assert sorted_("http://example.com/" + "%3" * 200_000 + "%37") == "http://example.com/7"
 
 
 @given(st.permutations(["a=1", "b=2", "c=3", "utm_source=x", "d"]))

@@ -19,6 +19,7 @@ FULL = {
     "layout": "classic",
     "shards": 2,
     "normalize": "loose",
+    "rules": [],
     "hash": "md5",
     "slices": 3,
     "period": "1d",

@@ -292,7 +292,7 @@ class ExportedFilter:
         for blob, size in zip(header.blobs, header.sizes, strict=True):
             self._starts[blob] = at
             at += size
-        self._digester = make_digester(self.config.normalize, self.config.hash, self.config.seed)
+        self._digester = make_digester(self.config.normalize, self.config.hash, self.config.seed, self.config.rules)
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._forgotten: dict[int, set[bytes]] = {}
         self._cached_piece = functools.lru_cache(PIECES_KEPT)(self._bitmap_piece)

@@ -44,7 +44,9 @@ PREFIXES = 4096
 _WORDS = struct.Struct("<4I")
 
 
-def make_digester(normalize: str, hash_name: str, seed: str) -> Callable[[Sequence[object]], list[bytes]]:
+def make_digester(
+    normalize: str, hash_name: str, seed: str, rules: str | None = None
+) -> Callable[[Sequence[object]], list[bytes]]:
     """Return a function that takes items and returns their digests, 16 bytes each: it normalises, encodes and hashes.
 
     The function raises BadItem if some items cannot be filtered; the error has the indices of all of them.
@@ -53,8 +55,9 @@ def make_digester(normalize: str, hash_name: str, seed: str) -> Callable[[Sequen
         normalize: one of ``NORMALIZATIONS``.
         hash_name: one of ``HASHES``.
         seed: a seed as ``new_seed`` returns it.
+        rules: canonical rules of the normalisation; None: there are none.
     """
-    change, hash_all = normalizer(normalize), hasher(hash_name, seed)
+    change, hash_all = normalizer(normalize, rules), hasher(hash_name, seed)
     if change is None:
         return lambda items: hash_all(encode_items(items))
     return lambda items: hash_all(encode_items(list(map(change, items))))

@@ -170,7 +170,7 @@ class Session:
             self.near = near_cache_of(self.near_cache, config)
         self._config, self._first_view, self._builders = config, view, {}
         self._turned_by_inserts = config.turned_by_inserts
-        self._digester = make_digester(config.normalize, config.hash, config.seed)
+        self._digester = make_digester(config.normalize, config.hash, config.seed, config.rules)
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,10 @@ class SliceInfo:
     size: int
 
 
+#: The attributes of a configuration that are not told as they are.
+_NOT_SHOWN = {"units", "bytes", "seed", "items", "rules", "parameter_list"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterInfo(Shape):
     """A filter's configuration and state; these attributes and those of its shape are the keys of its JSON.
@@ -111,6 +116,7 @@ class FilterInfo(Shape):
         k: the number of offsets of an item.
         segment_bytes: the bytes of one bitmap of the first slice.
         normalize: the normalisation of items.
+        rules: the rules of the normalisation; None: it has none.
         hash: the hash of items. Its seed is secret, so it is not here: ``UriFilter.settings`` has it.
         archive: the archive's address without user and password; ``redis``: closed slices beside the filter; None:
             there is none.
@@ -150,6 +156,7 @@ class FilterInfo(Shape):
     k: int
     segment_bytes: int
     normalize: str
+    rules: list[dict[str, Any]] | None = None
     hash: str
     archive: str | None
     created: float
@@ -199,7 +206,8 @@ def info(session: Session) -> Flow[FilterInfo]:
     total = sum(state.items for state in states)
     return FilterInfo(
         name=session.keys.name,
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
+        **{name: value for name, value in asdict(config).items() if name not in _NOT_SHOWN},
+        rules=json.loads(config.rules) if config.rules else None,
         format=FORMAT,
         segment_bytes=config.bytes,
         created=min(created, now) / 1000,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["union"]
 
 #: The settings that must be equal in both filters.
-_SAME = ("layout", "shards", "segments", "normalize", "hash", "seed")
+_SAME = ("layout", "shards", "segments", "normalize", "rules", "parameter_list", "hash", "seed")
 
 #: The settings that decide the geometry of slices; an error names those that differ.
 _GEOMETRY = ("retention", "capacity", "error_rate", "slices", "write", "expire_after", "period_capacity")

@@ -21,7 +21,9 @@ from urifilter_redis.bloom.retention import (
     shards_needed,
     size_first,
 )
+from urifilter_redis.bloom.rules import RulesGiven, canonical_rules, sha256_of
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
+from urifilter_redis.bloom.url_parts import BY_PARTS, PARAMETER_LIST
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
 from urifilter_redis.protocol.meta import damaged
 
@@ -67,6 +69,7 @@ class FilterSettings(TypedDict, total=False):
     period_capacity: int | None
     shards: int | None
     normalize: str
+    rules: RulesGiven | None
     hash: str
     seed: int | str | None
 
@@ -77,6 +80,8 @@ class Settings(Shape):
 
     Attributes:
         normalize: the normalisation of items: ``none``, ``whatwg``, ``sorted`` or ``loose``.
+        rules: what else tells no pages apart on some hosts: a list of rules, its JSON text, or the path of a TOML
+            file; the attribute is the canonical text. None: none, or those of the filter that exists.
         hash: the hash of items: ``mmh3``, ``md5`` or ``blake2b``.
         seed: the seed of the hash; None: a random one.
 
@@ -89,12 +94,15 @@ class Settings(Shape):
     """
 
     normalize: str = "none"
+    rules: RulesGiven | None = None
     hash: str = "mmh3"
     seed: int | str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _among("retention", self.retention, RETENTIONS)
         _among("normalize", self.normalize, NORMALIZATIONS)
+        if self.rules is not None:
+            self._fill("rules", canonical_rules(self.rules, self.normalize))
         _among("hash", self.hash, HASHES)
         self._check_time()
         if self.layout == "counting" and self.retention != "forever":
@@ -169,6 +177,8 @@ class Config(Shape):
         segments: the number of bitmaps of a slice, over all shards.
         units: the blocks (blocked), bits (classic) or counters (counting) of a bitmap of the first slice.
         bytes: its bytes.
+        rules: the canonical text of its rules; None: it has none.
+        parameter_list: the number of the built-in list of tracking parameters; None: its normalisation has none.
         seed: the seed as text: decimal for mmh3, empty for md5, 32 hex digits for blake2b.
         archive: where checkpoints and rolling's closed slices are: an address without user and password, or
             ``redis`` (closed slices only, beside the filter); None: there is none.
@@ -187,6 +197,8 @@ class Config(Shape):
     units: int
     bytes: int
     normalize: str
+    rules: str | None = None
+    parameter_list: int | None = None
     hash: str
     seed: str = field(repr=False)
     archive: str | None = None
@@ -209,6 +221,7 @@ class Config(Shape):
             fewest = shards_needed(settings)
             raise ValueError(f"shards={sizing.shards} is too few for a filter with an archive: {fewest} are needed")
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
+        asked |= {"rules": _or_none(asked["rules"])}
         return cls(
             uid=secrets.token_hex(8),
             segments=sizing.segments,
@@ -217,6 +230,7 @@ class Config(Shape):
             bytes=sizing.segment_bytes,
             archive=archive or ("redis" if settings.retention == "rolling" else None),
             items=items,
+            parameter_list=PARAMETER_LIST if settings.normalize in BY_PARTS else None,
             **asked,
         )
 
@@ -241,7 +255,29 @@ class Config(Shape):
             if (value := getattr(config, setting)) not in known:
                 text = f"{setting} is {value!r}, for which this urifilter-redis is too old: upgrade it"
                 raise UriFilterError(f"{name}: {text}")
+        config.check_known(meta, name)
         return config
+
+    def check_known(self, meta: Mapping[str, str], name: str) -> None:
+        """Check that this release knows all that decides what an item is; ``name`` is the filter's, for errors.
+
+        Raises:
+            UriFilterError: ``meta`` has a field, a list of parameters or a rule that this release does not know.
+        """
+        what = ""
+        if unknown := meta.keys() - _KNOWN:
+            what = f"it has the setting {min(unknown)}"
+        elif self.parameter_list != (PARAMETER_LIST if self.normalize in BY_PARTS else None):
+            what = f"parameter_list is {self.parameter_list!r}"
+        elif self.rules is not None:
+            try:
+                canonical = canonical_rules(self.rules, self.normalize)
+            except ValueError as error:
+                what = f"its rules cannot be read ({error})"
+            else:
+                what = "" if canonical == self.rules else "its rules are written otherwise"
+        if what:
+            raise UriFilterError(f"{name}: {what}, for which this urifilter-redis is too old: upgrade it")
 
     @property
     def today(self) -> Slice:
@@ -263,6 +299,8 @@ class Config(Shape):
         """Return the fields of a new shard's ``meta``, field and value in turn."""
         values: dict[str, Any] = {"phase": phase, "epoch": 0, "oldest": 0, "slices": self.today, "inserted": 0}
         values |= {_IN_META.get(name, name): value for name, value in asdict(self).items() if value is not None}
+        if self.rules and shard:  # to compare; the rules themselves are in shard 0
+            values["rules"] = sha256_of(self.rules)
         values |= {"format": FORMAT, "shard": shard, "fixed": self.fixed(shard)}
         del values["uid"]
         if self.expire_after == "last-seen":
@@ -287,9 +325,11 @@ class Config(Shape):
             ConfigMismatch: settings differ; the error has each of them.
         """
         asked = asdict(settings)
-        for name_ in ("shards", "seed"):
+        for name_ in ("shards", "seed", "rules"):
             if asked[name_] is None:
                 del asked[name_]
+        if "rules" in asked:
+            asked["rules"] = _or_none(asked["rules"])
         if "seed" in asked:
             asked["seed"] = new_seed(settings.hash, settings.seed)
         differences = {s: (v, getattr(self, s)) for s, v in asked.items() if getattr(self, s) != v}
@@ -298,15 +338,34 @@ class Config(Shape):
 
 
 def worded(differences: Mapping[str, tuple[object, object]]) -> str:
-    """Return a text about differences, as ``ConfigMismatch`` has them; the values of a seed are secret."""
+    """Return a text about differences, as ``ConfigMismatch`` has them; it has no secret and no long values."""
     return ", ".join(
-        "seed is another" if name == "seed" else f"{name} is {found!r} and not {wanted!r}"
-        for name, (wanted, found) in differences.items()
+        _LONG.get(name) or f"{name} is {found!r} and not {wanted!r}" for name, (wanted, found) in differences.items()
     )
+
+
+#: What is said of differences whose values are not.
+_LONG = {"seed": "seed is another", "rules": "rules are others"}
+
+
+def _or_none(rules: str) -> str | None:
+    """Return canonical rules as a configuration has them; None: there are none."""
+    return None if rules in {None, "[]"} else rules
 
 
 #: Attributes whose fields in ``meta`` have other names.
 _IN_META = {"slices": "window"}
+
+#: The fields of ``meta`` that are no settings (``docs/design.md`` describes them).
+_STATE = frozenset({
+    "ahead", "archive_goes", "arranged", "before", "changed", "checkpoint", "checkpointed", "claimed", "claims",
+    "closed", "created", "epoch", "fixed", "format", "halted", "inserted", "late", "leased", "limit", "lost", "new",
+    "oldest", "opened", "period_ms", "phase", "pieces", "refilled", "rejected", "restored", "restorer", "shard",
+    "slices", "timeline", "token", "worked", "worker", "written",
+})  # fmt: skip
+
+#: All fields of ``meta``. One more is of a later release, and may be a setting that decides what an item is.
+_KNOWN = _STATE | {_IN_META.get(each.name, each.name) for each in fields(Config)}
 
 _READ = {"str": str, "int": int, "float": float}
 

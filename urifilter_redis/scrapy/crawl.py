@@ -13,7 +13,7 @@ from scrapy.utils.misc import load_object
 
 from urifilter_redis.scrapy.fetches import START, Fetches
 from urifilter_redis.scrapy.link import Link
-from urifilter_redis.scrapy.options import Options
+from urifilter_redis.scrapy.options import Options, url_item
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class Crawl:
 
     def item(self, request: Request) -> str | bytes:
         """Return the item of a request; a key that makes no item closes the spider, and a TypeError names it."""
+        if self.options.items == "url":
+            return url_item(request, normalized=self.link.normalizes)
         if self.options.key is not None:
             item: object = self.options.key(request)
             if isinstance(item, str | bytes):

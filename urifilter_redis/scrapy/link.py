@@ -149,8 +149,16 @@ class Link:
 
     def is_one(self, item: str | bytes, other: str | bytes) -> bool:
         """Whether two items are one for the filter, as far as it was opened: it may normalise addresses."""
-        change = None if self._filter is None else normalizer(self._filter.config.normalize)
+        config = None if self._filter is None else self._filter.config
+        change = None if config is None else normalizer(config.normalize, config.rules)
         return item == other or (change is not None and change(item) == change(other))
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the filter normalises addresses; until it was opened, as the settings say."""
+        config = None if self._filter is None else self._filter.config
+        made = self._options.filter.get("normalize", "none") if config is None else config.normalize
+        return made != "none"
 
     async def open(self) -> None:
         """Open the filter. If Redis is away, the crawl begins without, unless ``URIFILTER_ON_ERROR`` is ``close``."""

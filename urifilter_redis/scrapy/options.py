@@ -8,6 +8,7 @@ import hashlib
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["META", "ON_ERROR", "Claiming", "Options"]
+__all__ = ["META", "ON_ERROR", "Claiming", "Options", "url_item"]
 
 #: The key of a request's ``meta``: a spider's word; or the add-on's mark, while it waits in the project's scheduler.
 META = "urifilter"
@@ -53,8 +54,8 @@ _WORDS = ("layout", "retention", "period", "write", "expire_after", "normalize",
 #: The settings of a crawl that neither say where the filter is nor fix it, and those of claims, without ``URIFILTER_``.
 _OTHERS = (
     "AGAIN_AFTER", "CLAIM", "CLAIM_DELAY", "CLAIM_FAILURES", "CLAIM_LAPSES", "CLEAR", "CONNECTIONS", "ERROR_RATE",
-    "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "SCHEDULER",
-    "SHARE", "TIMEOUT",
+    "FAILED_CODES", "KEY", "LARGE", "LEASE", "NAME", "NEAR_CACHE", "NEAR_CACHE_SECONDS", "ON_ERROR", "RULES",
+    "SCHEDULER", "SHARE", "TIMEOUT",
 )  # fmt: skip
 
 #: What is wrong with a filter that normalises its items, if these are fingerprints.
@@ -150,7 +151,7 @@ class Options:
         claims = _flag(settings, "claim")
         if not claims and settings.get("URIFILTER_SHARE") is not None:
             raise ValueError("URIFILTER_SHARE needs URIFILTER_CLAIM: only claimed pages can go to other processes")
-        made, items = _filter(settings), "fingerprint" if key is None else "url" if key is _url else "function"
+        made, items = _filter(settings), "fingerprint" if key is None else "url" if key is url_item else "function"
         if key is None and made.get("normalize", "none") != "none":
             raise ValueError(f"URIFILTER_NORMALIZE {_NO_EFFECT}")
         return cls(
@@ -239,6 +240,8 @@ def _filter(settings: BaseSettings) -> dict[str, Any]:
     words = {name: settings.get(f"URIFILTER_{name.upper()}") for name in _WORDS}
     made = _numbers(settings, **dict.fromkeys(_COUNTS, int), error_rate=float)
     made |= {name: value for name, value in words.items() if value is not None}
+    if (rules := settings.get("URIFILTER_RULES")) is not None:
+        made["rules"] = Path(rules) if isinstance(rules, str) else rules
     if isinstance(made.get("seed"), str) and made.get("hash", "mmh3") == "mmh3":
         with _naming(["seed"]):
             made["seed"] = int(made["seed"])
@@ -285,8 +288,14 @@ def _claiming(settings: BaseSettings) -> Claiming:
     return Claiming(lease, given["claim_failures"], given["claim_lapses"], delay, given.get("share"))
 
 
-def _url(request: Request) -> str:
-    """Return a request's canonical address; behind the method, and before the body's digest, if it is no plain GET."""
+def url_item(request: Request, *, normalized: bool = False) -> str:
+    """Return a request's canonical address; behind the method, and before the body's digest, if it is no plain GET.
+
+    ``normalized`` says that the filter normalises addresses. It is asked about that of a plain GET as it is, because
+    ``canonicalize_url`` would make more of it, and less alike what other tools ask about.
+    """
+    if normalized and request.method == "GET" and not request.body:
+        return request.url
     words = [] if request.method == "GET" else [request.method]
     words.append(canonicalize_url(request.url))
     if request.body:
@@ -298,7 +307,7 @@ def _key(setting: Any) -> Callable[[Request], str | bytes] | None:
     if setting == "fingerprint":
         return None
     if setting == "url":
-        return _url
+        return url_item
     key = load_object(setting) if isinstance(setting, str) and "." in setting else setting
     if not callable(key):
         raise ValueError(  # noqa: TRY004 - as for every other setting

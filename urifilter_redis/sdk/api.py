@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from urifilter_redis.bloom.rules import read_rules
 from urifilter_redis.checks import check_flag, check_text, check_whole
 from urifilter_redis.engine.batch import UNIQUE, call_to_resume, listed, with_batch
 from urifilter_redis.engine.retry import Request, exchange
@@ -216,6 +217,8 @@ class API:
         content = {
             each: value.total_seconds() if isinstance(value, timedelta) else value for each, value in settings.items()
         }
+        if (rules := settings.get("rules")) is not None:
+            content["rules"] = read_rules(rules)
         return (yield from self._act(name, "create", content | {"large": large}))["uid"]  # type: ignore[no-any-return]
 
     def rotate(self, name: str, expected_epoch: int | None, *, dry_run: bool) -> Flow[Rotation]:

@@ -125,6 +125,8 @@ class TokenSettings(BaseModel):
 
 def _setting(name: str, kind: Any) -> Any:
     """Return pydantic's type for a setting of a filter, with its default."""
+    if name == "rules":  # the text or path that the library takes, too, would be of the caller's machine
+        kind = list[dict[str, Any]] | None
     default = next(each.default for each in fields(config.Settings) if each.name == name)
     checked = Annotated[kind, BeforeValidator(_no_truth)] if kind in {int, float, int | None} else kind
     return checked if default is MISSING else (checked, Field(default, repr=name != "seed"))

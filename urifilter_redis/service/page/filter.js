@@ -80,6 +80,7 @@ function settingsOf(info, now) {
     Shards: whole(info.shards),
     Hash: info.hash,
     Normalize: info.normalize,
+    Rules: info.rules && JSON.stringify(info.rules),
     Archive: info.archive ?? "none",
     Rotations: whole(info.epoch),
     Forgotten: whole(info.forgotten),
