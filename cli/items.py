@@ -17,11 +17,12 @@ import click
 from urifilter_redis.archive.export import ExportedFilter
 from urifilter_redis.bloom.digest import make_digester, new_seed
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
+from urifilter_redis.bloom.rules import canonical_rules
 from urifilter_redis.streaming import Answers, Stream, StreamedFilter
 from urifilter_redis.transport.embedded import DATA_DIR_VARIABLE, has_usable_data_dir
 
 from .common import DEFAULT_SETTINGS, Shared, pass_shared, say
-from .filters import yes_option
+from .filters import rules_option, yes_option
 from .line_commands import (
     DEFAULT_FILTER,
     NEAR_CACHE,
@@ -188,6 +189,7 @@ def _marked(lines: Sequence[bytes], ages: Answers) -> list[bytes]:
 @max_age_option
 @click.option("--temporary", is_flag=True, help="Use a new filter, and drop it at the end.")
 @click.option("--normalize", type=click.Choice(NORMALIZATIONS), help="With --temporary: which spellings are one item.")
+@rules_option
 @click.option(
     "--count",
     "counts",
@@ -205,6 +207,7 @@ def dedupe(
     quiet: bool,
     temporary: bool,
     normalize: str | None,
+    rules: Path | None,
     counts: bool,
     max_age: int | None,
     yes: bool,
@@ -220,8 +223,9 @@ def dedupe(
       urifilter dedupe --csv --field url links.csv > new.csv
     """
     own: dict[str, Any] = {} if normalize is None else {"normalize": normalize}  # the settings of a temporary filter
+    own |= {} if rules is None else {"rules": rules}
     if own and not temporary:
-        raise click.UsageError("--normalize needs --temporary: a filter that stays has its own normalisation")
+        raise click.UsageError(f"--{next(iter(own))} needs --temporary: a filter that stays has its own")
     if counts and not temporary:
         raise click.UsageError("--count needs --temporary: a filter does not know how often a line came")
     if counts and max_age is not None:
@@ -282,7 +286,9 @@ def _print_counts(
 
     The counts need the memory that a filter saves, so this process has them, and no server is asked.
     """
-    digester = make_digester(own.get("normalize", "none"), "mmh3", new_seed("mmh3"))
+    normalize = own.get("normalize", "none")
+    rules = canonical_rules(own["rules"], normalize) if "rules" in own else None
+    digester = make_digester(normalize, "mmh3", new_seed("mmh3"), rules)
     counts: dict[bytes, int] = {}
     first: list[bytes] = []  # in the order of ``counts``
     with Signals() as signals:

@@ -211,6 +211,7 @@ def test_options_that_do_not_go_together(there, command, options):
     ("arguments", "words"),
     [
         (("dedupe", "--normalize", "loose"), "--normalize needs --temporary"),
+        (("dedupe", "--rules", "rules.toml"), "--rules needs --temporary"),
         (("dedupe", "--count"), "--count needs --temporary"),
         (("dedupe", "--count", "--temporary", "--max-age", "1"), "--count counts all lines"),
         (("digest", "--jsonl", "--field", "a", "https://a/"), "an option says how stdin is read"),
@@ -240,12 +241,19 @@ def test_trimmed_lines():
     assert cli.run("dedupe", "-q", "--trim", *CSV, "--filter", "precise", given=given)[0] == b"id,url\n2, c \n"
 
 
-def test_a_temporary_filter_with_a_normalisation(there):
+def test_a_temporary_filter_with_a_normalisation(there, tmp_path):
     """Spellings of one page are one line, the first of which is printed; nothing is left behind."""
     given = b"http://www.example.com/a/\nhttps://example.com/a\nhttps://example.com/b\n"
     out, _ = cli.run("dedupe", "-q", "--temporary", "--normalize", "loose", given=given)
     assert out == b"http://www.example.com/a/\nhttps://example.com/b\n"
     assert cli.run("dedupe", "-q", "--temporary", given=given)[0] == given
+    (tmp_path / "rules.toml").write_text('[[rule]]\nhost = "example.com"\ndrop = ["sid"]\n')
+    given = b"https://example.com/a?sid=1\nhttps://example.com/a?sid=2\n"
+    for more in ((), ("--count",)):
+        own = ("--normalize", "sorted", "--rules", tmp_path / "rules.toml", *more)
+        out, _ = cli.run("dedupe", "-q", "--temporary", *own, given=given)
+        assert out == (b"2\t" if more else b"") + b"https://example.com/a?sid=1\n"
+    assert "rules" in cli.run("dedupe", "--temporary", "--rules", tmp_path / "rules.toml", given=given, code=2)[1]
     assert there.ask("keys") == []
 
 
