@@ -12,7 +12,7 @@ import errno
 import io
 import json
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -350,21 +350,39 @@ class _Csv:
         if self._open is not None and not _closes(piece.lines):
             self._open.add(piece.lines, too_long=piece.too_long)
             return Window(), self._open.begin
-        if not (self._open or piece.too_long or self._at_head):
-            lines = _unmarked(piece.lines)
-            rows = self._rows(lines)
-            if rows is not None:
-                return Window(self._items(rows), lines), piece.end
-        return self._slowly(piece)
+        is_whole = not (piece.too_long or self._at_head or (self._open and self._open.too_long))
+        return (self._quickly(piece) if is_whole else None) or self._slowly(piece)
 
-    def _rows(self, lines: list[bytes]) -> list[list[str]] | None:
-        """Return the fields of each line; None if not each line is a record as the others."""
-        try:
-            text = io.StringIO(b"\n".join([*lines, b""]).decode("latin-1"), newline="\n")  # no \r ends a line
-            rows = [*csv.reader(text, delimiter=self._form.delimiter, strict=True)]
-        except csv.Error:
+    def _quickly(self, piece: Piece) -> tuple[Window, Place] | None:
+        """Do as ``window`` if all records are good; None: some may be bad, or have a byte order mark."""
+        opened = self._open or _Open([], piece.begin)
+        lines = [*opened.lines, *piece.lines]
+        text = b"\n".join([*lines, b""])
+        if len(text) > RECORD_LIMIT or codecs.BOM_UTF8 in text:
             return None
-        return rows if len(rows) == len(lines) and {*map(len, rows)} == {self._width} else None
+        rows, stops, ended = [], [0], False
+
+        def at_end() -> Iterator[str]:
+            nonlocal ended
+            ended = True
+            yield from ()
+
+        source = chain(io.StringIO(text.decode("latin-1"), newline="\n"), at_end())  # no \r ends a line
+        reader = csv.reader(source, delimiter=self._form.delimiter, strict=True)
+        try:
+            for row in reader:
+                rows.append(row)
+                stops.append(reader.line_num)
+        except csv.Error:
+            if not ended:  # else it is within quotes
+                return None
+        if {*map(len, rows)} - {self._width}:
+            return None
+        records = lines
+        if len(rows) < len(lines):
+            records = [b"\n".join(lines[start:stop]) for start, stop in pairwise(stops)]
+        place = self._hold(opened, piece, lines[stops[-1] :], stops[-1] - len(opened.lines))
+        return Window(self._items(rows), records), place
 
     def _slowly(self, piece: Piece) -> tuple[Window, Place]:
         """Do as ``window``, record by record."""
