@@ -267,8 +267,8 @@ def test_a_master_that_comes_back(make_cluster, clients):
 def test_replicas(make_cluster, clients):
     """Replicas answer ``contains``. With one of them stopped its master's answers count as lost, until it is back."""
     cluster = make_cluster("valkey", replicas=1)
-    quick = Timeouts(total=0.5, reply=0.5)
-    news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=quick, **PRECISE)
+    times = Timeouts(total=3, reply=3)
+    news = clients.create("news", redis=cluster.url, wait_replicas=1, timeouts=times, **PRECISE)
     assert answers_of(news, ITEMS[:100]) == [True] * 100
     reader = clients.open("news", redis=cluster.url, reads="replicas")
     before = [evalsha_of(node) for node in cluster.nodes]

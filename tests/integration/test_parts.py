@@ -39,10 +39,10 @@ def nodes(any_server, valkey):
     return any_server.url, found
 
 
-def connector_of(nodes, kind=Connector, connections=1):
+def connector_of(nodes, kind=Connector, connections=1, times=TIMES):
     """Return a connector that knows the nodes."""
     url, found = nodes
-    made = kind(Address(url), TIMES, connections)
+    made = kind(Address(url), times, connections)
     settle(made.routes, found)
     return made
 
@@ -57,7 +57,8 @@ def values(keys=tuple(KEYS)) -> list[bytes]:
 
 def test_outcomes_stand_where_their_commands_do(nodes):
     """Of both clients, also from many threads that share few connections."""
-    connector, told = connector_of(nodes, connections=2), []
+    patient = Timeouts(connect=10, reply=10, total=30)  # the longest wait for a connection, too
+    connector, told = connector_of(nodes, connections=2, times=patient), []
 
     def ask(number: int) -> None:
         keys = KEYS[number:] + KEYS[:number]
