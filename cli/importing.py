@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -56,7 +57,13 @@ LEAST = 10_000
 _EXPECT = f"Items that the filter is for: 10M, 1e8. By default {HEADROOM} x the members of --set; for files it grows."
 _SET = "Read the members of this set or sorted set, instead of files."
 _FROM = "The server of --set, if it is not the filter's."
+_ITEMS = "What URIFILTER_KEY of Scrapy's add-on makes such items. Of a set it is found out."
 _DIGESTS = "The items are digests by --hash: 32 hex digits (in a set also 16 bytes). They are not hashed again."
+
+#: The kinds of ``URIFILTER_KEY``: what a filter that a crawl has made remembers.
+KEYS = ("fingerprint", "url", "function")
+
+_SHA1, _ADDRESS = re.compile(rb"[0-9a-f]{40}"), re.compile(rb"https?://")
 
 
 class FileSource:
@@ -110,6 +117,7 @@ def _state_of(name: str) -> list[int]:
 @click.option("--set", "key", metavar="KEY", help=_SET)
 @click.option("--from", "origin", metavar="URL", help=_FROM)
 @click.option("--digests", is_flag=True, help=_DIGESTS)
+@click.option("--items", type=click.Choice(KEYS), help=_ITEMS)
 @form_options
 @click.option("--restart", is_flag=True, help="Begin anew, also if an earlier run was interrupted.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary and no progress on stderr.")
@@ -132,6 +140,7 @@ def import_(
     *,
     form: Form,
     digests: bool,
+    items: str | None,
     restart: bool,
     quiet: bool,
     yes: bool,
@@ -158,7 +167,7 @@ def import_(
         signals = stack.enter_context(Signals())
         with signals.allowed():
             source = stack.enter_context(_source(key, origin or options.redis, files, form, signals))
-            wanted = _Wanted(context, settings, source, digests=digests)
+            wanted = _Wanted(context, settings, source, digests=digests, items=items)
             if digests:
                 source = Digests(source)
             receiver, source = _opened(options, name, source, wanted, messages, stack, yes=yes)
@@ -188,10 +197,13 @@ class _Wanted:
         given: the names of the settings on the command line.
         expected: the number of items to come; None: it is not known.
         settings: the arguments of ``create``.
+        items: what ``URIFILTER_KEY`` makes such items; None: it was not said.
     """
 
-    def __init__(self, context: click.Context, settings: dict[str, Any], source: Source, *, digests: bool) -> None:
-        self.digests = digests
+    def __init__(
+        self, context: click.Context, settings: dict[str, Any], source: Source, *, digests: bool, items: str | None
+    ) -> None:
+        self.digests, self.items = digests, items
         self.given = {each for each in settings if context.get_parameter_source(each) is not ParameterSource.DEFAULT}
         members = source.total if isinstance(source, SetSource) else None
         self.expected: int | None = settings["capacity"] if members is None else members
@@ -261,11 +273,25 @@ def _opened(
             for message in peeked.messages:
                 _left_out(message)
             raise UriFilterError(f"nothing could be read, so filter {name!r} was not made") from None
+        if wanted.items is None and isinstance(source, SetSource) and peeked.first is not None:
+            settings["items"] = _key_of(peeked.first.items)
+        else:
+            settings["items"] = wanted.items
         return stack.enter_context(made(Receiver, name, **options.filter(), **settings, large=yes)), peeked
     wanted.check_digests(name, found.config)
     if wanted.given - ({"capacity", "hash", "seed", "normalize", "rules"} if wanted.digests else {"capacity"}):
         messages.note(f"filter {name} exists: its own settings count")
     return found, source
+
+
+def _key_of(members: Sequence[object]) -> str | None:
+    """Return what ``URIFILTER_KEY`` makes the members of a set: addresses, or the fingerprints of scrapy-redis.
+
+    These are not Scrapy's own, so a function of the project makes them. Other members may be anything.
+    """
+    if all(isinstance(each, bytes) and _SHA1.fullmatch(each) for each in members):
+        return "function"
+    return "url" if all(isinstance(each, bytes) and _ADDRESS.match(each) for each in members) else None
 
 
 def _run(importing: Import, source: Source, signals: Signals, messages: _Messages) -> None:

@@ -86,6 +86,24 @@ def test_set(any_server, imported):
         assert (news.config.capacity, news.config.error_rate) == (12_000, 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("members", "more", "items"),
+    [
+        (fingerprints(50), (), "function"),
+        ([f"https://example.com/{number}" for number in range(50)], (), "url"),
+        ([*fingerprints(10), "https://example.com/"], (), None),
+        (fingerprints(50), ("--items", "fingerprint"), "fingerprint"),
+    ],
+    ids=["of scrapy-redis", "addresses", "both", "said"],
+)
+def test_what_the_members_are(any_server, imported, members, more, items):
+    """A new filter notes which URIFILTER_KEY its items have, so that a crawl with another is refused."""
+    any_server.ask("sadd", KEY, *members)
+    imported("--set", KEY, *more)
+    with UriFilter.open("news") as news:
+        assert news.config.items == items
+
+
 def test_sorted_set_of_another_server(any_server, other_server, imported):
     """``--from`` names the set's server; of a sorted set the members are taken, not the scores."""
     other_server.ask("zadd", "queue", {"https://example.com/a": 1, "https://example.com/b": 2.5})

@@ -169,6 +169,22 @@ def test_the_url_of_a_request(any_server):
     assert key(others[0]) == f"POST {A}"
 
 
+def test_an_imported_filter_that_forgets(any_server):
+    """Its capacity is the import's; what the settings say must be so, and the key is that of its items."""
+    made = {"capacity": 12_000, "retention": "rolling", "slices": 11, "period": "3d", "items": "url"}
+    UriFilter.create("imported", redis=any_server.url, **made).close()
+    here = {"URIFILTER_NAME": "imported", "URIFILTER_CAPACITY": None, "URIFILTER_KEY": "url"}
+
+    async def ask(**settings):
+        async with opened(crawler_of(any_server, **here | settings)) as parts:
+            return urls(await parts.found(scrapy.Request(A)))
+
+    assert asyncio.run(ask(URIFILTER_AGAIN_AFTER="30d")) == [A]
+    for wrong in ({"URIFILTER_AGAIN_AFTER": "7d"}, {"URIFILTER_KEY": "fingerprint"}):
+        with pytest.raises(ConfigMismatch):
+            asyncio.run(ask(**wrong))
+
+
 def test_settings(any_server):
     """Settings of the command line are text; they become the filter's."""
     crawler = crawler_of(

@@ -16,6 +16,7 @@ from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol.claims import PARKED
+from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.outcomes import needs_mending
 
 if TYPE_CHECKING:
@@ -293,9 +294,16 @@ class Link:
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
         where = options.where | options.cache
-        if not options.filter:
+        if "capacity" not in options.filter:  # that of a filter which exists may be any: an import has chosen it
             with contextlib.suppress(FilterNotFound):
-                return await AsyncUriFilter.open(options.name, **where)
+                news = await AsyncUriFilter.open(options.name, **where)
+                try:
+                    if options.filter:
+                        news.config.check(Settings(capacity=news.config.capacity, **options.filter), options.name)
+                except BaseException:
+                    await news.close()
+                    raise
+                return news
         return await AsyncUriFilter.create(options.name, **where, **options.to_make)
 
     async def _drop(self, _: UriFilterError | None) -> list[bool]:

@@ -158,7 +158,7 @@ class Options:
             name=settings.get("URIFILTER_NAME") or settings["BOT_NAME"],
             where=_where(settings),
             filter=made,
-            to_make={"large": _flag(settings, "large"), "items": items} | (made or {"capacity": CAPACITY}),
+            to_make={"large": _flag(settings, "large"), "items": items, "capacity": CAPACITY} | made,
             cache={"near_cache": 100_000} | _numbers(settings, near_cache=int, near_cache_seconds=float),
             key=key,
             items=items,
@@ -259,9 +259,8 @@ def _filter(settings: BaseSettings) -> dict[str, Any]:
             }
     if made:
         given = [each for each in made if settings.get(f"URIFILTER_{each.upper()}") is not None]
-        made.setdefault("capacity", CAPACITY)
         with _naming(given or ["again_after"]):
-            Settings(**made)  # a setting that is not possible is refused before the crawl begins
+            Settings(**{"capacity": CAPACITY} | made)  # what is not possible is refused before the crawl begins
     return made
 
 
