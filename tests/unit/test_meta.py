@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from support.by_hand import NOW, config_of, meta_of, state_of
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost, UriFilterError
-from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 
 CONFIG = config_of(retention="rolling", slices=4, period="1d")
@@ -154,3 +156,38 @@ def test_a_setting_of_a_newer_release(setting):
     with pytest.raises(UriFilterError, match=f"^news: {setting} is 'newer', .* upgrade it") as caught:
         Config.from_meta(meta_of(CONFIG, **{setting: "newer"}), "news")
     assert not isinstance(caught.value, SliceLost)
+
+
+#: Reads or removals of fields of a shard's meta in a script: their names follow each other.
+_READS = re.compile(r"'(?:HGET|HMGET|HEXISTS|HDEL)',\s*(?:meta_key|meta|KEYS\[1\])((?:,\s*'\w+')+)")
+
+
+def test_every_field_of_the_scripts_is_known():
+    """A client refuses a meta with a field that it does not know, so it knows all that its own scripts keep there."""
+    found = {
+        name
+        for path in (Path(__file__).parents[2] / "lua").glob("*.lua")
+        for names in _READS.findall(path.read_text())
+        for name in re.findall(r"\w+", names)
+    }
+    assert len(found) > 25
+    for field in sorted(found):
+        CONFIG.check_known({field: ""}, "here")
+
+
+@pytest.mark.parametrize("phase", ["creating", "idle", "restoring"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"capacity": 100_000_000},
+        {"capacity": 1000, "retention": "growing"},
+        {"capacity": 1000, "retention": "rolling", "slices": 4, "period": "1d", "expire_after": "last-seen"},
+        {"capacity": 1000, "normalize": "loose", "rules": [{"drop": ["sid"]}]},
+    ],
+    ids=str,
+)
+def test_what_is_written_is_known(settings, phase):
+    """Each field of a new shard's meta, of whatever settings and phase, is one that a client reads or passes over."""
+    config = Config.new(Settings(**settings))
+    fields = config.to_meta(0, phase)
+    assert Config.from_meta(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid}, "here") == config

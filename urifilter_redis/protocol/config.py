@@ -359,8 +359,8 @@ _IN_META = {"slices": "window"}
 #: The fields of ``meta`` that are no settings (``docs/design.md`` describes them).
 _STATE = frozenset({
     "ahead", "archive_goes", "arranged", "before", "changed", "checkpoint", "checkpointed", "claimed", "claims",
-    "closed", "created", "epoch", "fixed", "format", "halted", "inserted", "late", "leased", "limit", "lost", "new",
-    "oldest", "opened", "period_ms", "phase", "pieces", "refilled", "rejected", "restored", "restorer", "shard",
+    "closed", "created", "epoch", "fixed", "format", "halted", "inserted", "late", "leased", "limit", "lost", "made",
+    "new", "oldest", "opened", "period_ms", "phase", "pieces", "refilled", "rejected", "restored", "restorer", "shard",
     "slices", "timeline", "token", "worked", "worker", "written",
 })  # fmt: skip
 
