@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from support.by_hand import config_of
 from urifilter_redis.bloom.retention import error_rate_at_capacity
+from urifilter_redis.flows import info
 from urifilter_redis.flows.info import FilterInfo, SliceInfo
 from urifilter_redis.protocol.config import FORMAT
 
@@ -35,7 +36,7 @@ def info_of(*slices: SliceInfo, settings: dict | None = None, archive: str | Non
     live = slices or (slice_of(),)
     total = live[-1].inserted if config.write == "all" else sum(each.inserted for each in live)
     made = {
-        **{name: value for name, value in asdict(config).items() if name not in {"units", "bytes", "seed", "items"}},
+        **{name: value for name, value in asdict(config).items() if name not in info._NOT_SHOWN},
         "name": "news",
         "format": FORMAT,
         "segment_bytes": config.bytes,
