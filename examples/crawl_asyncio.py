@@ -3,7 +3,7 @@
 Each process claims the links that it finds, fetches their pages and commits them. It releases pages that would wait
 long, and an idle process takes them over, on as many machines as you like: the filter is the queue, too. A process that
 is killed is started again. The pages that it had in flight are taken over once its lease is over, so that none is lost.
-The crawl is over when nobody has a page in flight any more.
+The crawl is over when nobody has a page in flight any more. It needs httpx: ``pip install httpx``.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Crawl a site with the threads of one process: ``python examples/crawl_threads.py http://localhost:8080/``.
 
 The threads share one filter. It goes through the site by levels: all pages that are one link away, then two, and so on.
-A second run fetches nothing: it would have to ``forget`` the pages, or use a filter that expires them.
+A second run fetches nothing: it would have to ``forget`` the pages, or use a filter that expires them. It needs httpx:
+``pip install httpx``.
 """
 
 import argparse
