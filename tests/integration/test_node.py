@@ -103,7 +103,7 @@ def test_retentions(folder, any_server, layout, retention):
 
 def test_segments(folder, any_server):
     """Both find an item in the same segment of a shard, also after a turn."""
-    settings = SETTINGS | RETENTIONS["ring"] | {"capacity": 60_000_000, "shards": 2}
+    settings = SETTINGS | RETENTIONS["ring"] | {"capacity": 36_000_000, "shards": 2}
     with UriFilter.create("news", redis=any_server.url, **settings) as news, Node(folder, any_server.url) as js:
         assert news.config.today.segments > 2
         for turn in range(2):
