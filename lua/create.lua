@@ -55,7 +55,7 @@ if step == 'finish' then
   refusal = check_identity(existing, format, uid)
   if refusal then return refusal end
   if phase == 'dropping' then return redis.error_reply('NOFILTER the filter was dropped while it was made') end
-  if redis.call('HEXISTS', meta_key, 'made') == 1 then
+  if redis.call('HGET', meta_key, 'made') then
     return redis.error_reply('BADARG allocate makes the other segments of today first')
   end
   if phase == 'creating' then redis.call('HSET', meta_key, 'phase', 'idle') end
