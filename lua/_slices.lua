@@ -32,19 +32,19 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
     local first, row, last, named = base .. (name or ''), { share = shards * (segments or 1) / 4294967296 }, -1, i
     local dotted, before, most = first .. '.', shard * (segments or 1), tonumber(segments)
     while name and i <= #KEYS do
-      local number = KEYS[i] == first and 0
-      if not number and string.sub(KEYS[i], 1, #dotted) == dotted then
-        number = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #dotted + 1) or nil)
+      local segment = KEYS[i] == first and 0
+      if not segment and string.sub(KEYS[i], 1, #dotted) == dotted then
+        segment = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #dotted + 1) or nil)
       end
-      if not number then break end
-      if number <= last or number >= most then
+      if not segment then break end
+      if segment <= last or segment >= most then
         return redis.error_reply('BADARG ' .. KEYS[i] .. ' is no segment, or not behind the one before')
       end
       local length = call('STRLEN', KEYS[i])
       if length ~= tonumber(bytes) then
         return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
       end
-      row[before + number], last, i = KEYS[i], number, i + 1
+      row[before + segment], last, i = KEYS[i], segment, i + 1
     end
     if last < 0 then
       at = 0
