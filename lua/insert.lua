@@ -17,7 +17,8 @@
 --                                 restored (last sign of life of a restore, ms; it stays);
 --                                 lost (times of a restore and its checkpoint, until somebody acknowledges it);
 --                                 restoring: restorer, before (the phase), arranged,
---                                 worked (1: Redis was written to since the checkpoint)
+--                                 worked (1: Redis was written to since the checkpoint), kept (counting: the bitmaps
+--                                 that stay as they are)
 --   urifilter:{news:0}:replies    hash: client/slot -> the record of the slot's last writing call
 --   urifilter:{news:0}:forgotten  sorted set: digests that count as new once more, scored by epoch and time
 --   urifilter:{news:0}:leases     hash: digest -> what is in flight: holder (8 bytes), failures and lapses

@@ -13,21 +13,21 @@
 -- KEYS[8] holders
 -- KEYS[9] dead_letters
 -- KEYS[10] dead_letters_at
--- KEYS[11…] slices: allocate, piece: one slice; remove: the keys to remove; else none
+-- KEYS[11…] slices: allocate, piece: one bitmap; remove: the keys to remove; else none
 --
 -- ARGV[1] step: allocate, piece, remove, replies (records, unless there is a later one; one from the future, when
 --   the clock was ahead, counts as made now), forget, unforget, leases (entries, unless there is one; and all
 --   that in_flight and holders have of them), or dead_letters (unless there is one)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
--- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the slice; leases: the ms for which the holders
+-- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the bitmap; leases: the ms for which the holders
 --   live; else 0
 -- ARGV[5] number: the number of this step of this restorer; later ones have higher numbers
 -- ARGV[6…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
 --   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn;
 --   dead_letters: digest and letter in turn
 --
--- Reply: 1; allocate: 1 if the slice was there in full length, else 0.
+-- Reply: 1; allocate: 1 if the bitmap was there in full length, else 0.
 -- Errors: NOFILTER, MISMATCH, FORMAT, BADPHASE, BADARG
 
 -- @include "_shard.lua" keys
@@ -42,13 +42,13 @@ local dead_letters_key, dead_letters_at_key = KEYS[9], KEYS[10]
 local step, uid, token, offset, number, data = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'in_flight', 'holders' }
 names[8], names[9] = 'dead_letters', 'dead_letters_at'
-local refusal = check_keys(names, '^[tdhifl]%a*_?%a*_?%w*$') or fence_restorer(uid, token)
+local refusal = check_keys(names, '^[tdhifl]%a*_?%a*_?%w*%.?%d*$') or fence_restorer(uid, token)
 if refusal then return refusal end
 if number < tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0) then
   return redis.error_reply('BADPHASE the step comes once more, after a later one')
 end
 if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
-  return redis.error_reply('BADARG the piece ends past the slice')
+  return redis.error_reply('BADARG the piece ends past the bitmap')
 end
 redis.call('HSET', KEYS[1], 'refilled', ARGV[5])
 
@@ -64,7 +64,7 @@ elseif step == 'piece' then
   redis.call('BITOP', 'OR', merging_1, merging_1, merging_2)
   redis.call('SETRANGE', slice_key, offset, redis.call('GET', merging_1))
   redis.call('DEL', merging_1, merging_2)
-  if string.sub(slice_key, -6) == ':today' then
+  if string.find(slice_key, ':today%.?%d*$') then
     redis.call('HSET', KEYS[1], 'written', time_written(redis.call('HGET', KEYS[1], 'written')))
   end
 elseif step == 'remove' then

@@ -3,7 +3,7 @@
 -- after one that has given up. A sign of life in the future (this server's clock was ahead) counts as given now.
 --
 -- KEYS[1] meta
--- KEYS[2…] slices: arrange: pairs of an old and a new name; finish: the live slices
+-- KEYS[2…] slices: arrange: pairs of an old and a new name of a bitmap; finish: the bitmaps of the live slices
 --
 -- ARGV[1] step: begin, beat (a sign of life), arrange, finish, cancel (give up: the shard is again as it was, unless it
 --   was arranged) or release (give up: the shard stays as it is, for the next restorer)
@@ -26,7 +26,7 @@
 
 local meta_key = KEYS[1]
 local step, uid, token, timeline, given_up = unpack(ARGV)
-local refusal = check_keys({}, '^[th]%a*_?%w*$')
+local refusal = check_keys({}, '^[th]%a*_?%w*%.?%d*$')
 if refusal then return refusal end
 
 if step == 'begin' then
@@ -73,7 +73,7 @@ elseif step == 'finish' then
   refusal = check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end
   redis.call('HSET', meta_key, 'timeline', token, unpack(ARGV, 6))
-  redis.call('HDEL', meta_key, 'restorer', 'before', 'arranged', 'worked', 'refilled')
+  redis.call('HDEL', meta_key, 'restorer', 'before', 'arranged', 'worked', 'kept', 'refilled', 'made')
   beat()
 elseif step == 'cancel' or step == 'release' then
   local before, arranged = unpack(redis.call('HMGET', meta_key, 'before', 'arranged'))

@@ -215,13 +215,14 @@ def _ends(backend: Backend, name: str, content: Content) -> Flow[None]:
 
 def _impossible(found: Checkpoint) -> list[str]:
     """Return one text for each impossible count or time of a checkpoint."""
-    state, problems = found.shard_state(), []
+    state, wrong = found.shard_state(), []
     for bitmap in found.bitmaps:
         closed = state.closed_of(bitmap.name)
         wanted = (closed.opened, closed.closed, closed.inserted) if closed else (state.opened, 0, state.inserted)
         if (bitmap.opened, bitmap.closed, bitmap.inserted) != wanted:
-            problems.append(f"{bitmap.name} has other times or counts than its shard")
-    largest = max(bitmap.size for bitmap in found.bitmaps)
+            wrong.append(f"{bitmap.name} has other times or counts than its shard")
+    problems = list(dict.fromkeys(wrong))  # once a slice
+    largest = max(each.whole.size for each in state.view.slices)
     counts = [(each.opened, each.closed, each.inserted) for each in state.closed]
     counts.append((state.opened, found.begun, state.inserted))
     if any(inserted > _most(largest, opened, until) for opened, until, inserted in counts):

@@ -198,13 +198,16 @@ class _Attempt:
         bitmaps: list[Manifest] = []
         # With write=all only the oldest slice is tested, so each copy must have all items of newer copies. Otherwise
         # an item might be "new", and later "seen" once the oldest slice is gone. So the newest slice is read first.
+        moved = functools.partial(self._check_still, state)
         for slice_ in state.view.slices[::-1]:
-            content = yield from self._reused(last, state, slice_)
-            if content is None:
-                key, moved = self._keys.slice(slice_.name), functools.partial(self._check_still, state)
-                content = yield from archive_bitmap(session, key, slice_.size, self._writer(), moved)
-            known = (self._config, session.keys.name, self._shard, state, slice_)
-            bitmaps.insert(0, Manifest.of(*known, kind="checkpoint", number=number, content=content))
+            known, row = (self._config, session.keys.name, self._shard, state, slice_), []
+            for segment, name in enumerate(slice_.names):
+                content = yield from self._reused(last, state, slice_, segment)
+                if content is None:
+                    key = self._keys.slice(name)
+                    content = yield from archive_bitmap(session, key, slice_.size, self._writer(), moved)
+                row.append(Manifest.of(*known, kind="checkpoint", segment=segment, number=number, content=content))
+            bitmaps[:0] = row
         # Forgotten digests are read before and after the records, and both readings count. An item that is inserted
         # between the readings counts as new once more, so a client that lost its reply is not told "seen". An item that
         # is forgotten between the readings stays forgotten.
@@ -242,9 +245,9 @@ class _Attempt:
         self._writers.append(writer)
         return writer
 
-    def _reused(self, last: Checkpoint | None, state: ShardState, slice_: Slice) -> Flow[Content | None]:
-        """Return the last checkpoint's content of a slice that has not changed, if it is sound; else None."""
-        content = _unchanged(last, state, slice_, self._config.write)
+    def _reused(self, last: Checkpoint | None, state: ShardState, slice_: Slice, segment: int) -> Flow[Content | None]:
+        """Return the last checkpoint's content of a bitmap that has not changed, if it is sound; else None."""
+        content = _unchanged(last, state, slice_, segment, self._config.write)
         if content is not None:
             try:
                 yield from verify(self._backend, self._session.keys.name, content)
@@ -294,8 +297,10 @@ def _same(last: Checkpoint, state: ShardState) -> bool:
     return (_slices(then), counts(then)) == (_slices(state), counts(state))
 
 
-def _unchanged(last: Checkpoint | None, state: ShardState, slice_: Slice, write: str | None) -> Content | None:
-    """Return the last checkpoint's content of a slice that was closed before it and has not changed since; or None."""
+def _unchanged(
+    last: Checkpoint | None, state: ShardState, slice_: Slice, segment: int, write: str | None
+) -> Content | None:
+    """Return the last checkpoint's content of a bitmap that was closed before it and has not changed since; or None."""
     if last is None or write == "all" or slice_.name == "today":
         return None
     then = last.shard_state()
@@ -303,5 +308,6 @@ def _unchanged(last: Checkpoint | None, state: ShardState, slice_: Slice, write:
         return None
     if slice_.name == "history" and then.epoch != state.epoch:
         return None
-    same = (each for each in last.bitmaps if each.name != "today" and each.epoch == state.epoch_of(slice_.name))
+    wanted = (state.epoch_of(slice_.name), segment)
+    same = (each for each in last.bitmaps if each.name != "today" and (each.epoch, each.segment) == wanted)
     return next((each.content for each in same), None)

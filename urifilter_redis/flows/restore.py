@@ -151,7 +151,8 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(backend, session.keys.name, config, shard)))
-            whole = len((yield from _whole_slices(session, shard, state.view.slices))) == len(state.view.slices)
+            bitmaps = sum(each.segments for each in state.view.slices)
+            whole = len((yield from _whole_bitmaps(session, shard, state.view.slices))) == bitmaps
             behind = last is not None and state.checkpoint < last.number
             if whole and behind and state.phase == "rotating":
                 yield from finish_rotation(session, shard)  # only Redis has the slice that it closed
@@ -168,11 +169,14 @@ def _check_meta(session: Session, shard: int, meta: dict[str, str]) -> None:
         raise FilterNotFound(f"{session.where}: it is being dropped")
 
 
-def _whole_slices(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
-    """Return the names of the slices whose bitmaps Redis has in full length."""
-    keys = session.keys.shard(shard)
-    lengths = yield from ask(session, *(("STRLEN", keys.slice(each.name)) for each in slices))
-    return {each.name for each, length in zip(slices, lengths, strict=True) if length == each.size}
+def _whole_bitmaps(session: Session, shard: int, slices: Sequence[Slice]) -> Flow[set[str]]:
+    """Return the names of the bitmaps that Redis has in full length."""
+    keys, found = session.keys.shard(shard), set()
+    for slice_ in slices:
+        for some in chunked(slice_.names):
+            lengths = yield from ask(session, *(("STRLEN", keys.slice(name)) for name in some))
+            found |= {name for name, length in zip(some, lengths, strict=True) if length == slice_.size}
+    return found
 
 
 @dataclass(slots=True)
@@ -181,7 +185,9 @@ class _Found:
 
     Attributes:
         ours: the shard's state in Redis; None: Redis has none.
-        present: the names of the slices that Redis has in full length.
+        present: the names of the bitmaps that Redis has in full length.
+        kept: counting: those of them whose counters stay as they are, because they are newer than the archive's; None:
+            not known yet.
         arranged: whether an earlier restorer has begun to write.
         worked: whether Redis was written to after the checkpoint began, so that neither of the two has everything;
             None: not known yet.
@@ -190,6 +196,7 @@ class _Found:
 
     ours: ShardState | None = None
     present: set[str] = field(default_factory=set)
+    kept: set[str] | None = None
     arranged: bool = False
     worked: bool | None = None
     archived: Archived = field(default_factory=Archived)
@@ -198,7 +205,8 @@ class _Found:
         """Whether the shard is missing, not whole, or older than the archive."""
         if self.ours is None or self.arranged:
             return True
-        return len(self.present) < len(self.ours.view.slices) or self.ours.checkpoint < self.archived.number
+        bitmaps = sum(each.segments for each in self.ours.view.slices)
+        return len(self.present) < bitmaps or self.ours.checkpoint < self.archived.number
 
 
 class _Restorer:
@@ -257,8 +265,8 @@ class _Restorer:
         lost = "meta"
         if found.ours is not None:
             planned = plan(self._config, found.ours, found.present, found.archived, now=0)
-            gone = [each.name for each in found.ours.view.slices if each.name not in found.present]
-            lost = ", ".join(name for name in gone if not planned.sources.get(name))
+            names = [name for each in found.ours.view.slices for name in each.names]
+            lost = ", ".join(name for name in names if name not in found.present and not planned.sources.get(name))
         if lost:
             text = f"shard {shard} has LOST {lost}, and the archive has no checkpoint of it yet"
             advice = "nothing brings its items back: drop the filter, and create it anew"
@@ -270,7 +278,8 @@ class _Restorer:
         for found in self._shards.values():
             planned = plan(self._config, found.ours, found.present, found.archived, now=0, arranged=found.arranged)
             kept = {new for _, new in planned.moves}
-            total += sum(each.size for each in planned.state.view.slices if each.name not in kept)
+            slices = planned.state.view.slices
+            total += sum(each.size for each in slices for name in each.names if name not in kept)
             last = found.archived.checkpoint
             total += (
                 sum(piece.length for each in (last.leases, last.dead_letters) for piece in each.pieces) if last else 0
@@ -322,7 +331,8 @@ class _Restorer:
             meta["phase"] = meta["before"]
         ours = ShardState.from_meta(meta, self._session.where)
         worked = meta.get("worked") == "1" if arranged else None
-        return _Found(ours, (yield from _whole_slices(self._session, shard, ours.view.slices)), arranged, worked)
+        kept = set(meta.get("kept", "").split()) if arranged else None
+        return _Found(ours, (yield from _whole_bitmaps(self._session, shard, ours.view.slices)), kept, arranged, worked)
 
     def _in_archive(self, shard: int, found: _Found, keys: Sequence[Key]) -> Flow[Archived]:
         """Return the sound contents of the archive; closed slices, which may be many, only if they are needed."""
@@ -332,7 +342,8 @@ class _Restorer:
         yield from self._beat()
         number = max((place.checkpoint.number for place in both if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        lost = ours is not None and (len(found.present) < len(ours.view.slices) or ours.epoch < epoch)
+        bitmaps = sum(each.segments for each in ours.view.slices) if ours else 0
+        lost = ours is not None and (len(found.present) < bitmaps or ours.epoch < epoch)
         slices: dict[int, Manifest] = {}
         if lost or any(key.epoch >= epoch for key in keys):
             for key in keys:
@@ -378,28 +389,26 @@ class _Restorer:
         begun = checkpoint.begun if checkpoint else 0
         lost = loss_note(found.ours, now, begun) if loss else ""
         state, doomed = replace(planned.state, lost=lost), planned.doomed
-        names = [each.name for each in state.view.slices]
-        if found.ours is None:  # slices without meta may be of any filter
+        names, moves = [name for each in state.view.slices for name in each.names], planned.moves
+        if found.ours is None:  # bitmaps without meta may be of any filter
             doomed = names
-        elif self._config.layout == "counting":  # counters cannot be merged
-            if found.worked and found.present:
-                planned.sources["today"].clear()
-                problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
-                found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
-            else:
-                planned.moves.clear()
-                doomed = ["today"]
+        elif self._config.layout == "counting":
+            kept = _keep_counters(found, planned)
+            moves = [pair for pair in moves if pair[0] in kept]
+            doomed = [name for name in names if name not in kept]
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = checkpoint.state.get("created") if checkpoint else None
-        fields = _fields(self._config, state, created, worked=found.worked)
-        moves = list(itertools.chain.from_iterable(planned.moves))
-        yield from ask(session, self._call("arrange", shard, fields=fields, names=moves))
+        fields = _fields(self._config, state, created, worked=found.worked, kept=found.kept or set())
+        renamed = list(itertools.chain.from_iterable(moves))
+        yield from ask(session, self._call("arrange", shard, fields=fields, names=renamed))
         listed, claims = " ".join(map(str, state.view.slices)), state.view.claims
         session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(claims)})
         merged, newer = False, ""
         for slice_ in state.view.slices[::-1]:
-            merged |= yield from self._fill(shard, slice_, planned, newer)
+            for segment, name in enumerate(slice_.names):
+                above = replace(slice_, name=newer).names[segment] if newer else ""
+                merged |= yield from self._fill(shard, name, slice_, planned, above)
             newer = slice_.name if self._config.write == "all" else ""
         records = Records(session, self._backend, partial(self._refill, shard=shard), self._beat)
         yield from records.restore(shard, checkpoint, planned.forgotten, worked=found.worked)
@@ -414,16 +423,16 @@ class _Restorer:
         yield from ask(session, self._call("finish", shard, fields=fields, names=names))
         return state
 
-    def _fill(self, shard: int, slice_: Slice, planned: Plan, newer: str) -> Flow[bool]:
-        """Allocate a slice and merge the archive's bitmaps into it; return whether it has more than one source.
+    def _fill(self, shard: int, name: str, slice_: Slice, planned: Plan, newer: str) -> Flow[bool]:
+        """Allocate a bitmap of a slice and merge the archive's into it; return whether it has more than one source.
 
-        With write=all the bits of the next ``newer`` slice are merged into it too, because items are written to all
-        live slices.
+        With write=all the bits of that of the next ``newer`` slice are merged into it too, because items are written
+        to all live slices.
         """
         keys = self._session.keys.shard(shard)
-        key = keys.slice(slice_.name)
+        key = keys.slice(name)
         there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
-        sources = planned.sources[slice_.name]
+        sources = planned.sources[name]
         if not sources and not newer:
             return bool(there)
         spans = list(piece_spans(slice_.size))
@@ -460,7 +469,19 @@ class _Restorer:
             yield from ask(self._session, *(self._call("beat", shard) for shard in some))
 
 
-def _fields(config: Config, state: ShardState, created: str | None, *, worked: bool) -> list[str]:
+def _keep_counters(found: _Found, planned: Plan) -> set[str]:
+    """Return the bitmaps of counters that stay as they are: counters cannot be merged with those of a checkpoint."""
+    if found.kept is None:
+        found.kept = found.present if found.worked else set()
+    for name in found.kept:
+        planned.sources[name].clear()
+    if found.kept:
+        problem = "Redis was written to since the checkpoint, and counters cannot be merged: Redis's are kept"
+        found.archived = replace(found.archived, problems=(*found.archived.problems, problem))
+    return found.kept
+
+
+def _fields(config: Config, state: ShardState, created: str | None, *, worked: bool, kept: set[str]) -> list[str]:
     """Return a shard's state as fields of ``meta``, field and value in turn."""
     last_seen = config.expire_after == "last-seen"
     closed = (
@@ -488,6 +509,7 @@ def _fields(config: Config, state: ShardState, created: str | None, *, worked: b
         "rejected": state.rejected or None,
         "created": created or None,
         "worked": int(worked),
+        "kept": " ".join(sorted(kept)) or None,
         "lost": state.lost or None,
     }
     return [text for name, value in values.items() if value is not None for text in (name, str(value))]

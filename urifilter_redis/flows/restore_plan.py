@@ -62,9 +62,9 @@ class Plan:
 
     Attributes:
         state: the shard's new state.
-        moves: the slices that stay, each as (old name, new name), in an order in which no rename overwrites one.
-        doomed: the names of the slices to remove, because the new state does not have them.
-        sources: for each slice of the new state, oldest first, the archive's bitmaps that are merged into it.
+        moves: the bitmaps that stay, each as (old name, new name), in an order in which no rename overwrites one.
+        doomed: the names of the bitmaps to remove, because the new state does not have them.
+        sources: for each bitmap of the new state, oldest first, the archive's that are merged into it.
         forgotten: the forgotten digests to keep: ``ours`` (Redis's), ``theirs`` (the archive's) or ``both``.
         leases: the items that stay in flight, likewise. If ``ours`` are gone, it is ``both``: Redis may have lost them.
     """
@@ -83,17 +83,21 @@ def plan(  # noqa: PLR0913 - each is needed
     """Make the plan for one shard at ``now``, server time in ms.
 
     ``ours`` is the shard's state in Redis, or None if its ``meta`` is missing. ``present`` are the names of the live
-    slices that Redis has in full length. If an earlier restorer ``arranged`` the shard, and so may have begun to fill
-    its slices, none of them counts as whole.
+    bitmaps that Redis has in full length: each is kept, whatever is lost beside it. If an earlier restorer ``arranged``
+    the shard, and so may have begun to fill its bitmaps, none of them counts as whole.
     """
     state = _counted(_state(config, ours, present, archived, now), ours, archived)
     moves = _moves(config, ours, present, state) if ours else []
-    kept, names = {new for _, new in moves}, [each.name for each in state.view.slices]
-    sources = {name: _sources(config, state, name, archived, lost=arranged or name not in kept) for name in names}
+    kept = {new for _, new in moves}
+    sources = {
+        name: _sources(config, state, slice_.name, segment, archived, lost=arranged or name not in kept)
+        for slice_ in state.view.slices
+        for segment, name in enumerate(slice_.names)
+    }
     if ours is None:
         return Plan(state, [], [], sources, "theirs", "theirs")
     last, stays = archived.checkpoint, {old for old, _ in moves}
-    doomed = [each.name for each in ours.view.slices if each.name not in stays]
+    doomed = [name for each in ours.view.slices for name in each.names if name not in stays]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
     return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 
@@ -139,22 +143,27 @@ def _empty(config: Config, now: int) -> ShardState:
 
 
 def _moves(config: Config, ours: ShardState, present: set[str], state: ShardState) -> list[tuple[str, str]]:
-    """Return the slices that stay, as (old name, new name); oldest first, so that each new name is free by then."""
+    """Return the bitmaps that stay, as (old name, new name); oldest first, so that each new name is free by then."""
     names = {state.epoch_of(each.name): each.name for each in state.view.slices}
-    moves = []
-    for old in (each.name for each in ours.view.slices if each.name in present):
+    moves: list[tuple[str, str]] = []
+    for slice_ in ours.view.slices:
+        old = slice_.name
         if config.retention == "rolling":
             new = old if old == "today" or (ours.epoch, ours.view) == (state.epoch, state.view) else None
         elif old == "today" and config.retention != "growing":
             new = old  # it may have been written to a moment ago
         else:
             new = names.get(ours.epoch_of(old))
-        moves += [(old, new)] if new else []
+        if new:
+            both = zip(slice_.names, replace(slice_, name=new).names, strict=True)
+            moves += [pair for pair in both if pair[0] in present]
     return moves
 
 
-def _sources(config: Config, state: ShardState, name: str, archived: Archived, *, lost: bool) -> list[Manifest]:
-    """Return the archive's bitmaps that are merged into a slice of the new state."""
+def _sources(  # noqa: PLR0913 - each is needed
+    config: Config, state: ShardState, name: str, segment: int, archived: Archived, *, lost: bool
+) -> list[Manifest]:
+    """Return the archive's bitmaps that are merged into a bitmap of the new state."""
     last = archived.checkpoint
     if config.retention != "rolling":
         live = [state.epoch_of(each.name) for each in state.view.slices]
@@ -162,7 +171,9 @@ def _sources(config: Config, state: ShardState, name: str, archived: Archived, *
         def target(epoch: int) -> int:  # the same epoch; if Redis has passed over it, the next one: late, never early
             return min(each for each in live if each >= epoch)
 
-        there = [each for each in last.bitmaps if each.epoch >= state.oldest] if last else []
+        there = (
+            [each for each in last.bitmaps if each.segment == segment and each.epoch >= state.oldest] if last else []
+        )
         return [each for each in there if target(each.epoch) == state.epoch_of(name)]
     then = last.shard_state() if last else None
     same = then is not None and (then.epoch, then.view) == (state.epoch, state.view)

@@ -18,7 +18,6 @@ from urifilter_redis.bloom.retention import (
     check_growth,
     period_of,
     seconds_of,
-    shards_needed,
     size_first,
 )
 from urifilter_redis.bloom.rules import RulesGiven, canonical_rules, sha256_of
@@ -212,14 +211,8 @@ class Config(Shape):
             settings: the wanted settings.
             archive: the address of an archive outside Redis; None: there is none.
             items: what the items are; None: it is not known.
-
-        Raises:
-            ValueError: the filter would need several bitmaps a shard, and has an archive.
         """
         sizing = size_first(settings)
-        if archive and sizing.segments > sizing.shards:
-            fewest = shards_needed(settings)
-            raise ValueError(f"shards={sizing.shards} is too few for a filter with an archive: {fewest} are needed")
         asked = asdict(settings) | {"shards": sizing.shards, "seed": new_seed(settings.hash, settings.seed)}
         asked |= {"rules": _or_none(asked["rules"])}
         return cls(
@@ -359,9 +352,9 @@ _IN_META = {"slices": "window"}
 #: The fields of ``meta`` that are no settings (``docs/design.md`` describes them).
 _STATE = frozenset({
     "ahead", "archive_goes", "arranged", "before", "changed", "checkpoint", "checkpointed", "claimed", "claims",
-    "closed", "created", "epoch", "fixed", "format", "halted", "inserted", "late", "leased", "limit", "lost", "made",
-    "new", "oldest", "opened", "period_ms", "phase", "pieces", "refilled", "rejected", "restored", "restorer", "shard",
-    "slices", "timeline", "token", "worked", "worker", "written",
+    "closed", "created", "epoch", "fixed", "format", "halted", "inserted", "kept", "late", "leased", "limit", "lost",
+    "made", "new", "oldest", "opened", "period_ms", "phase", "pieces", "refilled", "rejected", "restored", "restorer",
+    "shard", "slices", "timeline", "token", "worked", "worker", "written",
 })  # fmt: skip
 
 #: All fields of ``meta``. One more is of a later release, and may be a setting that decides what an item is.

@@ -262,6 +262,7 @@ class Manifest:
         epoch: the epoch in which the slice was today; of rolling's history: the shard's epoch.
         kind: ``slice`` (a closed slice) or ``checkpoint``.
         name: the name of the live slice: ``today``, ``history_1`` …
+        segment: the number of the bitmap in its shard's row, from 0.
         number: the checkpoint's number; 0 for kind ``slice``.
         units: the size of the bitmap in units of its layout.
         size: the size of the bitmap in bytes.
@@ -280,6 +281,7 @@ class Manifest:
     epoch: int
     kind: str
     name: str
+    segment: int
     number: int
     layout: str
     k: int
@@ -297,10 +299,10 @@ class Manifest:
 
     @classmethod
     def of(  # noqa: PLR0913 - each argument is a fact about the bitmap
-        cls, config: Config, name: str, shard: int, state: ShardState, slice_: Slice, *, kind: str, number: int = 0,
-        content: Content,
+        cls, config: Config, name: str, shard: int, state: ShardState, slice_: Slice, *, kind: str, segment: int = 0,
+        number: int = 0, content: Content,
     ) -> Manifest:  # fmt: skip
-        """Describe a live slice of a shard."""
+        """Describe a bitmap of a live slice of a shard."""
         closed = state.closed_of(slice_.name)
         same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
         return cls(
@@ -311,6 +313,7 @@ class Manifest:
             epoch=state.epoch_of(slice_.name),
             kind=kind,
             name=slice_.name,
+            segment=segment,
             number=number,
             units=slice_.units,
             size=slice_.size,
@@ -321,8 +324,10 @@ class Manifest:
             content=content,
         )
 
-    def check(self, config: Config, shard: int, slice_: Slice, *, kind: str, epoch: int) -> None:
-        """Check that the manifest is of this filter, shard, kind, epoch and geometry.
+    def check(  # noqa: PLR0913 - each is a fact that must agree
+        self, config: Config, shard: int, slice_: Slice, *, kind: str, epoch: int, segment: int = 0
+    ) -> None:
+        """Check that the manifest is of this filter, shard, kind, epoch, segment and geometry.
 
         Raises:
             ArchiveCorrupt: a field differs; the error names it.
@@ -330,8 +335,10 @@ class Manifest:
         same = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
         wanted = {field: getattr(config, field) for field in same}
         wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
+        wanted["segment"] = segment
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
-        what = f"the manifest of {kind} {self.name or epoch}, shard {shard}, epoch {epoch},"
+        row = f", segment {segment}" if segment else ""
+        what = f"the manifest of {kind} {self.name or epoch}, shard {shard}{row}, epoch {epoch},"
         if differs:
             raise ArchiveCorrupt(f"{what} has other {', '.join(differs)}")
         if min(self.opened, self.closed, self.inserted, self.number) < 0:
@@ -352,7 +359,7 @@ class Checkpoint:
         number: the checkpoint's number; it goes up with every checkpoint of the shard.
         begun: when the checkpoint began, server time in ms.
         state: the fields of the shard's meta that change.
-        bitmaps: the manifests of the live slices, oldest first.
+        bitmaps: the manifests of the bitmaps of the live slices, oldest slice first.
         replies: the records of calls, which were read after the bitmaps.
         forgotten: the forgotten digests with their scores, which were read after the bitmaps.
         leases: the claimed items, which were read after the records and forgotten digests.
@@ -419,10 +426,12 @@ class Checkpoint:
         state = self._checked_state(config, what)
         if list(state.view.slices) != _slices(config, state):
             raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
-        if [bitmap.name for bitmap in self.bitmaps] != [slice_.name for slice_ in state.view.slices]:
-            raise ArchiveCorrupt(f"{what} lacks slices")
-        for bitmap, slice_ in zip(self.bitmaps, state.view.slices, strict=True):
-            bitmap.check(config, shard, slice_, kind="checkpoint", epoch=state.epoch_of(slice_.name))
+        wanted = [(slice_, segment) for slice_ in state.view.slices for segment in range(slice_.segments)]
+        if [(bitmap.name, bitmap.segment) for bitmap in self.bitmaps] != [(each.name, n) for each, n in wanted]:
+            raise ArchiveCorrupt(f"{what} lacks bitmaps")
+        for bitmap, (slice_, segment) in zip(self.bitmaps, wanted, strict=True):
+            epoch = state.epoch_of(slice_.name)
+            bitmap.check(config, shard, slice_, kind="checkpoint", epoch=epoch, segment=segment)
         limits = [(self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT)]
         limits += [(self.dead_letters, RECORDS_LIMIT)]
         for content, limit in limits:
