@@ -75,7 +75,7 @@ def size_options(*, required: bool, capacity: str = "--capacity", text: str = _C
             show_default=True,
             help="Share of new items that are answered seen, at capacity.",
         ),
-        click.option("--shards", type=int, help="Independent parts; by default one for each bitmap."),
+        click.option("--shards", type=int, help="Independent parts; by default one, or one a master of a cluster."),
     )
 
 

@@ -22,6 +22,7 @@ from urifilter_redis.bloom.retention import (
     error_rate_at_capacity,
     live_slices,
     memory,
+    placed,
     seconds_of,
     shards_needed,
     size_first,
@@ -130,7 +131,7 @@ def _divide(settings: dict[str, Any]) -> tuple[Settings, int]:
         except ValueError:
             if not _too_many(each):
                 raise
-    text = f"{settings['capacity']:,} items need more than {FILTERS} filters of {SHARDS_LIMIT:,} shards"
+    text = f"{settings['capacity']:,} items need more than {FILTERS} filters of {SHARDS_LIMIT:,} bitmaps"
     raise ValueError(f"{text}: take a lower capacity or a higher error_rate")
 
 
@@ -156,6 +157,7 @@ class ClusterPlan:
     def __init__(self, settings: Settings, filters: int, cluster: Cluster) -> None:
         if cluster.batch < 1:
             raise ValueError(f"a client asks about 1 item or more at once, and not {cluster.batch:,}")
+        settings = placed(settings, cluster.nodes)
         self.settings, self.nodes = settings, cluster.nodes
         self.names = [cluster.name]
         if filters > 1:
@@ -210,6 +212,7 @@ class ClusterPlan:
             "capacity": self.settings.capacity,
             "error_rate": self.settings.error_rate,
             "shards": self.sizing.shards,
+            "segments": self.sizing.segments,
             "segment_bytes": self.sizing.segment_bytes,
             "live_slices": live_slices(self.settings),
             "nodes": self.nodes,
@@ -238,7 +241,7 @@ class ClusterPlan:
     def _division(self) -> Iterator[str]:
         filters = len(self.names)
         if filters > 1:
-            text = f"One filter ends at {SHARDS_LIMIT:,} shards of 16 MiB, so these items take {filters} filters"
+            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
             yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
 
     def _evenness(self) -> Iterator[str]:
@@ -342,7 +345,7 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
     if options.json:
         print_json([each.values() for each in plans])
         return
-    head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "shards", "wrongly skipped", "")
+    head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "bitmaps", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
 
 
@@ -402,7 +405,7 @@ class Plan:
         skipped = f"{self.skipped:,.0f}" if self.skipped >= 10 else f"{self.skipped:.2g}"  # noqa: PLR2004
         full = "grows" if self.full is None else size_text(self.full)
         sizes = size_text(sizing.memory), full
-        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", *sizes, sizing.shards, skipped, mark
+        return sizing.layout, f"{rate:g}", sizing.k, f"{self.bits:.1f}", *sizes, sizing.segments, skipped, mark
 
     def values(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
@@ -418,6 +421,7 @@ class Plan:
             "memory_when_full": self.full,
             "live_slices": self.slices,
             "shards": sizing.shards,
+            "segments": sizing.segments,
             "segment_bytes": sizing.segment_bytes,
             "slice_capacity": sizing.capacity,
             "shard_capacity": sizing.shard_capacity,

@@ -169,8 +169,8 @@ def test_plan(there):
     text = cli.run("plan", "--capacity", "100M", "--error-rate", "1e-4")[0].decode()
     blocked, classic, counting, module = (line.split() for line in text.splitlines() if line.endswith("<"))
     assert blocked == ["blocked", "0.0001", "12", "23.3", "302", "MB", "302", "MB", "18", "1,216", "<"]
-    assert classic[:4] == ["classic", "0.0001", "13", "19.3"]
-    assert counting[:4] == ["counting", "0.0001", "13", "77.3"]
+    assert classic[:4] == ["classic", "0.0001", "13", "19.2"]
+    assert counting[:4] == ["counting", "0.0001", "13", "76.9"]
     assert module[:4] == ["redisbloom", "0.0001", "15", "20.6"]
     plans = json.loads(cli.run("plan", "--capacity", "100M", "--json")[0])
     assert len(plans) == 20
@@ -184,7 +184,7 @@ def test_plan_of_what_is_partly_impossible(there):
     impossible = [each for each in plans if "impossible" in each]
     assert [(each["layout"], each["error_rate"]) for each in impossible] == [("counting", 1e-6)]
     assert rows[14].split(maxsplit=2)[:2] == ["counting", "1e-06"]
-    assert "4096 shards are too few for that many items at 1e-06" in rows[14]
+    assert "4096 bitmaps are too few for that many items at 1e-06" in rows[14]
     assert len(rows) == len(plans) == 20
     assert rows[2].split()[:3] == ["blocked", "0.0001", "12"]
 
@@ -192,7 +192,7 @@ def test_plan_of_what_is_partly_impossible(there):
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        (["--capacity", "1e30"], "shards are too few"),
+        (["--capacity", "1e30"], "bitmaps are too few"),
         (["--capacity", "1k", "--error-rate", "7"], "error_rate is from"),
         (["--capacity", "1k", "--retention", "ring"], "needs slices"),
     ],

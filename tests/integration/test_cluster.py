@@ -251,7 +251,7 @@ def test_union(clients, cluster):
 def test_segments(clients, cluster):
     """A shard of several bitmaps stays on its master, and each call names keys of one slot."""
     news = clients.create("news", redis=cluster.url, capacity=40_000_000, shards=3)
-    assert news.config.segments == 9
+    assert news.config.segments == 12
     assert news.insert_many(ITEMS) == [True] * 300
     assert news.insert_many(ITEMS) == [False] * 300
     assert news.info().inserted == 300

@@ -63,7 +63,8 @@ def test_a_ring_only_allocates():
     """The pause is that of a bitmap of the same size; shards turn one after the other."""
     found = costs.rotation_cost(settings(capacity=100_000_000, **RING))
     sizing = size_first(settings(capacity=100_000_000, **RING))
-    assert found.pause == found.shard == pytest.approx(costs.TURN / 1000 * sizing.segment_bytes / SLICE_LIMIT)
+    assert found.pause == pytest.approx(costs.TURN / 1000 * sizing.segment_bytes / SLICE_LIMIT)
+    assert found.shard == pytest.approx(found.pause * sizing.segments / sizing.shards)
     assert found.filter == pytest.approx(sizing.shards * found.shard)
     assert sizing.shards > 1
 
@@ -119,12 +120,12 @@ def test_the_page_has_the_measured_figures():
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "scale.md").read_text()
     found = re.findall(r"^\| .* \| ([\d.]+) (?:µs|ms) \|$", page, re.MULTILINE)
     new = costs.NEW["blocked"]
-    calls = [costs.A_CALL[1], new[1], costs.NEW["classic"][1], new[2], new[4], costs.SEEN["blocked"]]
+    calls = [costs.A_CALL[1], costs.A_BITMAP, new[1], costs.NEW["classic"][1], new[2], new[4], costs.SEEN["blocked"]]
     assert [*map(float, found)] == [*calls, costs.TURN, costs.BUILD, costs.BUILD_SLICE, costs.CHECKPOINT]
     assert f"from `{costs.COMMAND}`" in page
     assert "AMD EPYC of 2022, 2.6 GHz" in page
     assert "AMD EPYC of 2022, 2.6 GHz" in costs.MACHINE
-    (most,) = re.findall(r"4,096 shards in a filter: (\d+) billion items at 1 in 10,000", page)
-    assert size_first(settings(capacity=int(most) * 10**9)).shards == 4096
-    with pytest.raises(ValueError, match="shards are too few"):
+    (most,) = re.findall(r"4,096 bitmaps in a slice: (\d+) billion items at 1 in 10,000", page)
+    assert size_first(settings(capacity=int(most) * 10**9)).segments == 4096
+    with pytest.raises(ValueError, match="bitmaps are too few"):
         settings(capacity=(int(most) + 1) * 10**9)

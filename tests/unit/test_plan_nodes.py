@@ -31,11 +31,11 @@ def test_the_table():
     text = run("--capacity", "1G", "--nodes", "3", "--name", "news")
     rows = {re.split(r"\s{2,}", line)[0]: re.split(r"\s{2,}", line)[1:] for line in text.splitlines() if "  " in line}
     assert text.startswith(
-        "news: 1,000,000,000 items at 0.0001, blocked, forever: 256 shards, bitmaps of 11.4 MB, on 3"
+        "news: 1,000,000,000 items at 0.0001, blocked, forever: 6 shards of 32 bitmaps of 15.6 MB, on 3 masters"
     )
     assert rows["a master"] == ["least", "most", "in all"]
-    assert rows["shards"] == ["85", "86", "256"]
-    assert rows["memory"] == ["1.07 GB", "1.08 GB", "3.22 GB"]
+    assert rows["shards"] == ["2", "2", "6"]
+    assert rows["memory"] == ["1.07 GB", "1.07 GB", "3.22 GB"]
     assert {"new items a second", "seen items a second", "size of a full checkpoint"} <= rows.keys()
     assert not any("rotation" in label for label in rows)
     assert costs.COMMAND in text
@@ -53,7 +53,7 @@ def test_what_a_master_has(name, shards, nodes):
     assert a_node["memory"]["most"] == whole // shards * max(masters)
     assert a_node["new"]["most"] == pytest.approx(1e6 / found["microseconds"]["new"])
     assert a_node["new"]["all"] == pytest.approx(a_node["new"]["most"] * shards / max(masters))
-    assert found["checkpoint"]["bytes"]["filter"] == shards * found["segment_bytes"]
+    assert found["checkpoint"]["bytes"]["filter"] == found["segments"] * found["segment_bytes"]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -72,7 +72,7 @@ def test_few_shards_gain_nothing_by_more_masters(shards):
 
 def test_uneven_shards_are_told():
     """Four shards on three masters do twice the work of one."""
-    found = planned("--capacity", "20M", "--nodes", "3")
+    found = planned("--capacity", "20M", "--nodes", "3", "--shards", "4")
     assert found["a_node"]["shards"] == {"least": 1, "most": 2, "all": 4}
     assert "3 masters do 2 times the work of one. --shards 6 lie evenly" in found["notes"][0]
 
@@ -89,16 +89,29 @@ def test_billions(capacity, filters):
     assert any("5 filters. Divide by host" in each for each in found["notes"]) == (filters == 5)
     if filters > 1:
         assert found["filters"] == [f"any-{number}" for number in range(1, filters + 1)]
-        with pytest.raises(ValueError, match="shards are too few"):
+        with pytest.raises(ValueError, match="bitmaps are too few"):
             Settings(capacity=-(-capacity // (filters - 1)))
 
 
 def test_longer_lists_share_the_calls():
     """The more items a client asks about at once, the less a call costs each."""
-    short, long = (planned("--capacity", "1G", "--nodes", "3", "--batch", each) for each in ("100", "1M"))
+    many = ("--capacity", "1G", "--nodes", "3", "--shards", "256", "--batch")
+    short, long = (planned(*many, each) for each in ("100", "1M"))
     assert short["calls"] < 100
     assert long["calls"] == 2000
     assert long["microseconds"]["new"] < short["microseconds"]["new"] / 3
+
+
+def test_few_shards_by_default():
+    """As many as masters, so a page of links is a call for each of them; a bitmap that a call names has its price."""
+    for nodes, shards in ((1, 1), (3, 3), (5, 5)):
+        found = planned("--capacity", "100M", "--nodes", str(nodes), "--batch", "100")
+        assert (found["shards"], found["notes"][:-1]) == (shards, [])
+        assert found["calls"] == pytest.approx(nodes, rel=1e-6)
+        assert found["segments"] % shards == 0
+    small = planned("--capacity", "5M", "--nodes", "1", "--batch", "100")
+    large = planned("--capacity", "100M", "--nodes", "1", "--batch", "100")
+    assert small["microseconds"]["new"] < large["microseconds"]["new"] < 1.2 * small["microseconds"]["new"]
 
 
 def test_rotations():

@@ -216,9 +216,9 @@ def test_wrongly_skipped_is_the_integral(layout):
         ((1000, 1e-4, "blocked", 2.0), "shards are 1 to 4096"),
         ((1000, 1e-4, "blocked", True), "shards are 1 to 4096"),
         ((1000, 1e-4, "blocked", "2"), "shards are 1 to 4096"),
-        ((10**11,), "4096 shards are too few"),
-        ((10**12,), "4096 shards are too few"),
-        ((10**400,), "4096 shards are too few"),
+        ((10**11,), "4096 bitmaps are too few"),
+        ((10**12,), "4096 bitmaps are too few"),
+        ((10**400,), "4096 bitmaps are too few"),
         ((10**8, 1e-4, "blocked", 4), "18 are needed"),
     ],
 )

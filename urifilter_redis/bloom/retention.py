@@ -12,8 +12,19 @@ import math
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TypeVar
 
-from urifilter_redis.bloom.sizing import REDISBLOOM, SHARDS_LIMIT, Sizing, Slice, fewest_shards, grown, size
+from urifilter_redis.bloom.sizing import (
+    ANY_SHARDS,
+    REDISBLOOM,
+    SHARDS_LIMIT,
+    Sizing,
+    Slice,
+    fewest_shards,
+    fitting,
+    grown,
+    size,
+)
 
 __all__ = [
     "EXPIRE_AFTER",
@@ -28,6 +39,7 @@ __all__ = [
     "live_slices",
     "memory",
     "period_of",
+    "placed",
     "seconds_of",
     "shards_needed",
     "size_first",
@@ -52,11 +64,20 @@ SLICES = {"ring": (2, 400), "rolling": (2, 1000)}
 #: Most slices of a growing filter. Every new item is tested in all of them.
 GROWN_LIMIT = 100
 
-#: Most bitmaps that a turn renames. So many take the server 8 ms at most.
-RENAMED_BITMAPS = 900
+#: Most bitmaps of a shard. A turn renames all in one script, which takes the server 8 ms at most; and a checkpoint's
+#: document describes them, which MongoDB takes up to 16 MB.
+BITMAPS_A_SHARD = 900
+
+#: Fewest shards of a ring that has as many bitmaps: each turns alone, and its turn needs memory for its next row.
+RING_SHARDS = 4
+
+#: About the most bytes of a shard on a cluster: while a slot moves to another master, its keys are sent whole.
+MOVED_BYTES = 1 << 30
 
 #: A growing filter must be able to hold this many times its first capacity.
 LEAST_GROWTH = 20
+
+S = TypeVar("S", bound="Shape")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 100 * 366 * 86_400
@@ -80,7 +101,7 @@ class Shape:
             None: first-seen.
         period_capacity: ring with write newest: the most items of one period; None: 2 * capacity / slices, but
             capacity with last-seen.
-        shards: the number of shards; None: the fewest that have one bitmap a slice within ``slice_limit``.
+        shards: the number of shards; None: as few as ``placed`` chooses.
     """
 
     capacity: int
@@ -156,19 +177,48 @@ def size_first(settings: Shape) -> Sizing:
     Raises:
         ValueError: no filter can have these settings; the message names the allowed ones.
     """
-    share, segments = slice_share(settings), _most_segments(settings)
+    settings, share, segments = placed(settings), slice_share(settings), _most_segments(settings)
     return size(
         slice_capacity(settings), settings.error_rate, settings.layout, settings.shards, share, most_segments=segments
     )
 
 
+def placed(settings: S, masters: int = 1) -> S:
+    """Return settings with their number of shards, if they do not name it: as few as possible.
+
+    A shard has all bitmaps of its slices, in rows. So a filter has one shard, or one for each of the ``masters`` of a
+    cluster, but for these: a ring has ``RING_SHARDS`` at least; all bitmaps of a shard that turns are renamed in one
+    script, and so are few; and a shard on a cluster has ``MOVED_BYTES`` at most. Rolling filters and those of layout
+    redisbloom have one bitmap a shard.
+
+    Raises:
+        ValueError: no filter can have these settings.
+    """
+    most = _most_segments(settings)
+    if settings.shards is not None or most == 1:
+        return settings
+    asked = (slice_capacity(settings), slice_share(settings), settings.layout)
+    plain = size(asked[0], settings.error_rate, settings.layout, share=asked[1])
+    whole = fitting(*asked, 1, SHARDS_LIMIT) or plain
+    least = RING_SHARDS if settings.retention == "ring" else 1
+    if whole.segments <= max(least, masters):
+        return replace(settings, shards=whole.segments)
+    for number in range(masters, ANY_SHARDS + 1, masters):
+        found = fitting(*asked, number, most)
+        if found is None or number < least or (masters == 1 and whole.segments % number):
+            continue
+        if masters == 1 or live_slices(settings) * found.memory <= number * MOVED_BYTES:
+            return replace(settings, shards=number)
+    return replace(settings, shards=plain.shards)
+
+
 def _most_segments(settings: Shape) -> int:
-    """Return the most bitmaps that a slice of a shard may have: a turn renames those of all slices in one script."""
+    """Return the most bitmaps that a slice of a shard may have."""
     if settings.retention == "rolling" or settings.layout == REDISBLOOM:
         return 1
     if settings.retention == "forever":
-        return SHARDS_LIMIT
-    return max(1, RENAMED_BITMAPS // (1 + (settings.slices or GROWN_LIMIT)))
+        return BITMAPS_A_SHARD
+    return max(1, BITMAPS_A_SHARD // (1 + (settings.slices or GROWN_LIMIT)))
 
 
 def shards_needed(settings: Shape) -> int | None:

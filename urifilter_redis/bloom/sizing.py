@@ -30,6 +30,7 @@ __all__ = [
     "classic_k",
     "error_rate_from_fill",
     "fewest_shards",
+    "fitting",
     "grown",
     "is_whole",
     "items_from_fill",
@@ -70,6 +71,14 @@ LEAST_RESERVED = 128
 COINCIDENCES = 8
 
 SHARDS_LIMIT = 4096
+
+#: The numbers of bitmaps of a slice, over all shards. They have many divisors, which can be numbers of shards.
+ROWS = (
+    1, 2, 3, 4, 6, 8, 12, 18, 24, 36, 48, 64, 72, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+)  # fmt: skip
+
+#: More bitmaps than the fewest must save more than this share of the memory: a bitmap takes a class of its allocator.
+_WORTH_MORE_BITMAPS = 0.1
 
 #: Above this many shards only powers of two are allowed: another number of ranges of 12 bits spreads items unevenly.
 ANY_SHARDS = 64
@@ -348,8 +357,8 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
         layout: one of ``LAYOUTS``.
         shards: from 1 to 4096, above 64 a power of two; None: the fewest whose slices are within ``slice_limit``.
         share: the slice's share in the error rate; None: the whole error rate.
-        most_segments: the most bitmaps of a shard's slice. It has as few as are within ``slice_limit``; without
-            ``shards`` one.
+        most_segments: the most bitmaps of a shard's slice. It has as few as are within ``slice_limit``, in a number
+            with many divisors; without ``shards`` one.
 
     Raises:
         ValueError: no slice can have these settings; the message names the allowed ones.
@@ -364,21 +373,32 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
     rate = error_rate if share is None else share
     if fewest is None:
         raise ValueError(
-            f"{SHARDS_LIMIT} shards are too few for that many items at {rate:.3g}: "
+            f"{SHARDS_LIMIT} bitmaps are too few for that many items at {rate:.3g}: "
             "take a lower capacity, a higher error_rate, or several filters"
         )
     if shards is None or shards >= fewest:
         return _sized(capacity, rate, layout, shards or fewest)
-    for number in filter(_allowed, range(shards, fewest + 1)):
-        for segments in range(number, min(most_segments * number, SHARDS_LIMIT) + 1, number):
-            sizing = _sized(capacity, rate, layout, number, segments)
-            if sizing.segment_bytes > slice_limit(layout):
-                continue
-            if number == shards:
-                return sizing
-            text = f"shards={shards} is too few for {capacity:,} items at {rate:.3g}: {number} are needed"
-            raise ValueError(text)
-    raise AssertionError("so many shards were enough before")
+    if (sizing := fitting(capacity, rate, layout, shards, most_segments)) is not None:
+        return sizing
+    possible = filter(_allowed, range(shards, fewest + 1))
+    number = next(each for each in possible if fitting(capacity, rate, layout, each, most_segments) is not None)
+    raise ValueError(f"shards={shards} is too few for {capacity:,} items at {rate:.3g}: {number} are needed")
+
+
+def fitting(capacity: int, rate: float, layout: str, shards: int, most_segments: int) -> Sizing | None:
+    """Return the geometry of a slice of so many shards; None if they need more bitmaps than ``most_segments`` each.
+
+    It has the fewest of ``ROWS`` that are within ``slice_limit``, or more that save a tenth of the memory. It has any
+    number if ``ROWS`` has none for these shards.
+    """
+    multiples = range(shards, min(most_segments * shards, SHARDS_LIMIT) + 1, shards)
+    sizings = (_sized(capacity, rate, layout, shards, each) for each in ROWS if each in multiples)
+    found = [each for each in sizings if each.segment_bytes <= slice_limit(layout)]
+    if found:
+        most = min(each.memory for each in found) * (1 + _WORTH_MORE_BITMAPS)
+        return next(each for each in found if each.memory <= most)
+    others = (_sized(capacity, rate, layout, shards, each) for each in multiples)
+    return next((each for each in others if each.segment_bytes <= slice_limit(layout)), None)
 
 
 def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from urifilter_redis.bloom.retention import placed
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
@@ -242,10 +243,11 @@ def _make_anew(session: Session, settings: Settings, *, large: bool, items: str 
         raise ValueError(f"layout redisbloom has no archive, because the server alone can read its slices: {advice}")
     config, new = (yield from registered(backend, name)) if backend else None, False
     if config is None:
-        wanted = Config.new(settings, backend.shown if backend else None, items)
+        planned = placed(settings, len(session.routes.masters))
+        wanted = Config.new(planned, backend.shown if backend else None, items)
         yield Work("note", functools.partial(registry.check_unknown, session))
         yield from check_no_leftovers(session, wanted)
-        yield from check_room(session, settings, large=large)
+        yield from check_room(session, planned, large=large)
         if backend is None:
             yield from _make(session, wanted, settings)
             return
