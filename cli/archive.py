@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from urifilter_redis.archive.export import export as export_filter
-from urifilter_redis.archive.export import import_ as import_filter
+from urifilter_redis.archive.importing import import_ as import_filter
 from urifilter_redis.archive.maintenance import Document, Entry, entries, verify_all
 from urifilter_redis.archive.maintenance import prune as prune_leftovers
 from urifilter_redis.archive.maintenance import show as show_filter
@@ -186,19 +186,24 @@ def export(options: Shared, name: str, file: Path) -> None:
 
 @archive.command(name="import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--shards", type=int, help="Give the filter so many shards. It is another filter then, with its own uid.")
 @shared
 @pass_shared
-def import_(options: Shared, file: Path) -> None:
+def import_(options: Shared, file: Path, shards: int | None) -> None:
     """Put an exported filter into an archive; newer checkpoints there stay. `urifilter restore` brings it into Redis.
+
+    With --shards it moves to a server, or a cluster, of another size: docs/how-to/outgrow-a-server.md. The answers of
+    calls that were lost are not known there, so no crawler may be waiting for one.
 
     \b
     Example:
       urifilter archive import news.urifilter --archive file:///var/lib/urifilter
+      urifilter archive import news.urifilter --archive file:///srv/cluster --shards 6
     """
     with _backend(options) as run, bar(file.name) as report:
-        name, config = run(lambda backend: import_filter(backend, file, report))
+        name, config = run(lambda backend: import_filter(backend, file, report, shards))
     if options.json:
-        print_json({"filter": name, "uid": config.uid})
+        print_json({"filter": name, "uid": config.uid, "shards": config.shards})
     else:
         say(f"{name} is in the archive: urifilter restore {name} brings it into Redis")
 

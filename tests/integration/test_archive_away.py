@@ -22,7 +22,8 @@ from urifilter_redis import (
     UriFilter,
     drop_filter,
 )
-from urifilter_redis.archive.export import export, import_
+from urifilter_redis.archive.export import export
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import prune, verify_all
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive

@@ -35,7 +35,8 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive.export import ExportedFilter, export, import_
+from urifilter_redis.archive.export import ExportedFilter, export
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import entries, examine_archive, show, verify_all
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.engine import driver

@@ -21,7 +21,8 @@ from support.archives import blob_of, checkpoints, leftovers, lie, piece_of, sou
 from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
-from urifilter_redis.archive.export import export, import_
+from urifilter_redis.archive.export import export
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import entries, verify_all
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive

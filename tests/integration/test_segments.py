@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import itertools
 import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.servers import wait_until
 
-from urifilter_redis import ServerUnavailable, SliceLost, UriFilter
+from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
+from urifilter_redis.archive.export import export
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import PREFIXES, shards_of
 from urifilter_redis.bloom.retention import size_first
+from urifilter_redis.engine.driver import drive
+from urifilter_redis.flows import rotation
+from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
+from urifilter_redis.storage.backends import open_backend
 
 SEGMENTS = 18
 SHARDS = (1, 3, 18)
+HOLDER = "a0112233aabbccdd"
 KINDS = {
     "blocked": {},
     "classic": {"layout": "classic"},
@@ -29,12 +39,14 @@ KINDS = {
 @pytest.fixture
 def of_segments(make_filter, monkeypatch):
     """Return a function that makes a filter of so many shards with ``SEGMENTS`` bitmaps a slice."""
+    limit = sizing.SLICE_LIMIT
 
-    def make(name: str, shards: int, **settings) -> UriFilter:
+    def make(name: str, shards: int, archive: str | None = None, **settings) -> UriFilter:
         wanted = {"capacity": 20_000, "error_rate": 1e-3, "seed": 7} | settings
-        monkeypatch.undo()
+        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
+        monkeypatch.setattr(sizing, "ROWS", (SEGMENTS,))
         monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": SEGMENTS})).segment_bytes)
-        news = make_filter(name, shards=shards, **wanted)
+        news = make_filter(name, shards=shards, archive=archive, **wanted)
         assert (news.config.shards, news.config.segments) == (shards, SEGMENTS)
         return news
 
@@ -148,12 +160,186 @@ def test_union(server, of_segments):
     assert len(news) == pytest.approx(3000, rel=0.05)
 
 
-def test_a_filter_with_an_archive(server, make_filter, tmp_path):
-    """It has one bitmap a shard: a lower number of shards is refused, and nothing is made."""
-    with pytest.raises(ValueError, match="shards=1 is too few for a filter with an archive: 2 are needed"):
-        make_filter("news", capacity=10_000_000, error_rate=1e-4, shards=1, archive=f"file://{tmp_path}")
+def opened(server, news: UriFilter) -> UriFilter:
+    """Return another client of the same filter, which is restored if it has to be; it is closed already."""
+    with UriFilter.open(news.name, redis=server.url, archive=news.config.archive) as found:
+        return found
+
+
+def row(news: UriFilter, name: str) -> list[str]:
+    """Return the keys of a slice's bitmaps in the first shard."""
+    return [news._session.keys.shard(0).slice(each) for each in replace(news.config.today, name=name).names]
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restore_into_an_empty_server(server, of_segments, folder, kind, shards):
+    """Every bitmap is as it was, and so is every answer."""
+    news = of_segments("news", shards, archive=folder, **KINDS[kind])
+    items = [f"https://example.com/{number}" for number in range(900)]
+    assert all(news.insert_many(items[:500]))
+    if kind.startswith("ring"):
+        news.rotate()
+    assert all(news.insert_many(items[500:800]))
+    news.forget(items[:10])
+    assert news.checkpoint().shards == shards
+    assert news.checkpoint().shards == 0
     with server.client() as client:
-        assert client.keys("*") == []
+        before, ages = bitmaps(news, client), news.ages(items)
+        client.flushall()
+        assert opened(server, news).restored.shards == shards
+        assert bitmaps(news, client) == before
+    assert news.ages(items) == ages
+    assert sum(news.insert_many(items)) == 110
+
+
+@pytest.mark.parametrize("kind", ["blocked", "counting", "ring", "ring, write all", "growing"])
+def test_a_restore_of_one_segment(server, of_segments, folder, kind):
+    """One bitmap is lost, in each slice in turn: it comes back, and no bit of its sisters goes."""
+    more = {"retention": "growing", "capacity": 40_000, "error_rate": 1e-5} if kind == "growing" else KINDS[kind]
+    news = of_segments("news", 3 if kind == "growing" else 1, archive=folder, **more)
+    items = [f"https://example.com/{number}" for number in range(1000)]
+    new = news.insert_many(items[:400])
+    if kind.startswith("ring"):
+        news.rotate()
+    elif kind == "growing":
+        assert news.insert_many([f"https://example.com/more/{number}" for number in range(45_000)])
+        assert len(news.view(0).slices) > 1
+    new += news.insert_many(items[400:800])
+    news.checkpoint()
+    with server.client() as client:
+        for number, slice_ in enumerate(news.view(0).slices):
+            lost = row(news, slice_.name)[3]
+            new += news.insert_many(items[800 + 50 * number : 850 + 50 * number])  # the checkpoint has none of these
+            before = {key: client.getrange(key, 0, -1) for each in news.view(0).slices for key in row(news, each.name)}
+            client.unlink(lost)
+            assert opened(server, news).restored.shards == 1
+            after = {key: client.getrange(key, 0, -1) for key in before}
+            assert all(after[key] == bits for key, bits in before.items() if key != lost)
+            back, was = after[lost], before[lost]
+            if kind == "counting":  # a hexadecimal digit is a counter
+                assert all(now <= then for now, then in zip(back.hex(), was.hex(), strict=True))
+            else:
+                assert all(now & ~then == 0 for now, then in zip(back, was, strict=True))
+    assert all(new)
+    assert all(news.contains_many(items[:800]))
+
+
+def moved(news: UriFilter, folder: str, there: str, shards: int) -> None:
+    """Write a checkpoint of a filter, and import it elsewhere with so many shards; the filter is dropped."""
+    news.checkpoint()
+    with tempfile.TemporaryDirectory() as home:
+        file = Path(home) / "news.urifilter"
+        drive(export(open_backend(folder), news.name, file, lambda *_: None))
+        news.drop()
+        _, config = drive(import_(open_backend(there), file, lambda *_: None, shards))
+        again = drive(import_(open_backend(there), file, lambda *_: None, shards))[1]
+    assert (again.uid, again.shards) == (config.uid, shards)
+    assert config.uid != news.config.uid
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (18, 1), (3, 18), (3, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_number_of_shards(server, of_segments, folder, tmp_path, kind, before, after):
+    """A filter that moves is as it was, in other shards: bits, ages, what is forgotten and in flight, counts."""
+    news, there = of_segments("news", before, archive=folder, **KINDS[kind]), (tmp_path / "there").as_uri()
+    items = [f"https://example.com/{number}" for number in range(1000)]
+    assert all(news.insert_many(items[:500]))
+    if kind.startswith("ring"):
+        news.rotate()
+    assert all(news.insert_many(items[500:800]))
+    news.forget(items[:10])
+    if kind != "counting":
+        mine = news.claims(lease=600, holder=HOLDER, beats=False)
+        assert set(mine.claim_many(items[800:850])) == {True}
+        mine.reject(items[800:805], "no page")
+    with server.client() as client:
+        ages, told, bits = news.ages(items), news.info(), bitmaps(news, client)
+        moved(news, folder, there, after)
+        with UriFilter.open("news", redis=server.url, archive=there) as found:
+            assert (found.config.shards, found.config.segments) == (after, SEGMENTS)
+            assert bitmaps(found, client) == bits
+            assert found.ages(items) == ages
+            now = found.info()
+            for name in ("inserted", "forgotten", "epoch", "capacity"):
+                assert getattr(now, name) == getattr(told, name), name
+            if told.claims is not None:
+                assert now.claims.in_flight == 45
+                assert (now.claims.rejected, now.claims.dead_letters) == (5, 5)
+            assert sorted(each.item for each in found.dead_letters()) == (items[800:805] if kind != "counting" else [])
+            if kind != "counting":
+                mine = found.claims(lease=600, holder=HOLDER, beats=False)
+                assert mine.commit(items[805:850]) == [True] * 45
+            assert sum(found.insert_many(items[:800])) == 10
+            if kind.startswith("ring"):
+                found.rotate()
+            assert found.checkpoint().shards == after
+            found.drop()
+
+
+def test_wrong_numbers_of_shards(server, of_segments, folder, tmp_path, make_filter):
+    """They are refused with the possible ones, and the archive gets nothing."""
+    news, file = of_segments("news", 3, archive=folder), tmp_path / "news.urifilter"
+    news.insert("https://example.com/")
+    news.checkpoint()
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    there = (tmp_path / "there").as_uri()
+    for wrong in (0, -1, 4, 5, 36, 4096):
+        with pytest.raises(
+            ValueError, match=f"18 bitmaps a slice can be in 1, 2, 3, 6, 9, 18 shards, and not {wrong} "
+        ):
+            drive(import_(open_backend(there), file, lambda *_: None, wrong))
+    assert not (tmp_path / "there").exists()
+
+
+def test_shards_in_several_epochs(server, of_segments, folder, tmp_path, monkeypatch):
+    """While one shard has turned, and the others not, the file has no one state: it is refused, with what to do."""
+    news, file = of_segments("news", 3, archive=folder, **KINDS["ring"]), tmp_path / "news.urifilter"
+    news.insert_many([f"https://example.com/{number}" for number in range(100)])
+    turned = rotation._turn_shard
+
+    def stopping(session, shard, *given, **more):
+        if shard == 2:
+            raise KeyboardInterrupt
+        return turned(session, shard, *given, **more)
+
+    with monkeypatch.context() as stops, pytest.raises(KeyboardInterrupt):
+        stops.setattr(rotation, "_turn_shard", stopping)
+        news.rotate()
+    news.checkpoint()
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    with pytest.raises(ArchiveError, match=r"is in epoch 1, idle, and shard 0 in epoch 0, idle: wait until all"):
+        drive(import_(open_backend((tmp_path / "there").as_uri()), file, lambda *_: None, 1))
+
+
+def test_counters_of_a_restorer_that_dies(server, of_segments, folder, monkeypatch):
+    """One bitmap of counters is lost and made anew, and the restorer dies: the next one does not keep it empty."""
+    news = of_segments("news", 1, archive=folder, layout="counting")
+    items = [f"https://example.com/{number}" for number in range(800)]
+    news.insert_many(items[:500])
+    news.checkpoint()
+    news.insert_many(items[500:])
+    lost, plain = row(news, "today")[3], calls.refill
+
+    def dying(step: str, *given, **more):
+        if step == "piece":
+            raise KeyboardInterrupt
+        return plain(step, *given, **more)
+
+    with server.client() as client:
+        before = bitmaps(news, client)
+        client.unlink(lost)
+        with monkeypatch.context() as dies, pytest.raises(KeyboardInterrupt):
+            dies.setattr(calls, "refill", dying)
+            opened(server, news)
+        assert client.strlen(lost) == len(before["today 3"])
+        assert client.bitcount(lost) == 0
+        opened(server, news)
+        after = bitmaps(news, client)
+    del before["today 3"]
+    assert after.pop("today 3").strip(b"\0")
+    assert after == before
+    assert all(news.contains_many(items[:500]))
 
 
 def test_a_creator_that_dies(server, of_segments, monkeypatch):

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from urifilter_redis import UriFilter, drop_filter
-from urifilter_redis.archive.export import import_
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import prune
 from urifilter_redis.bloom.sizing import BLOCKED_K
 from urifilter_redis.engine import driver

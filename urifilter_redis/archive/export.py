@@ -8,7 +8,6 @@ lists them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -16,16 +15,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, make_digester, shards_of
+from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, make_digester, shard_of, shards_of
 from urifilter_redis.engine.batch import check_question, items_of, listed
-from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
-from urifilter_redis.storage.checkpoints import last_good, places, publish_checkpoint
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE
+from urifilter_redis.storage.checkpoints import last_good, places
 from urifilter_redis.storage.documents import PIECE, Checkpoint, Registration
 from urifilter_redis.storage.records import split_forgotten
-from urifilter_redis.storage.registry import note_complete, register, registered
+from urifilter_redis.storage.registry import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,10 +34,9 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.batch import Key
     from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content
 
-__all__ = ["ExportedFilter", "export", "import_"]
+__all__ = ["ExportedFilter", "export"]
 
 log = logging.getLogger("urifilter_redis")
 
@@ -167,96 +165,6 @@ def _described(path: Path) -> Iterator[None]:
         raise ArchiveError(f"{path}: {error.strerror or error}") from error
 
 
-def import_(backend: Backend, path: Path, report: Callable[[int, int], object]) -> Flow[tuple[str, Config]]:
-    """Put an exported filter into an archive, so that it can be restored from there.
-
-    A shard keeps the archive's checkpoint if that is as new as the file's, or newer.
-
-    Args:
-        backend: the backend of the archive.
-        path: the file that ``export`` wrote.
-        report: called after each shard with the number of shards done and the number of all.
-
-    Returns:
-        The filter's name and configuration.
-
-    Example:
-        >>> name, config = drive(import_(backend, Path("news.urifilter"), lambda done, total: None))
-
-    Raises:
-        ConfigMismatch: the archive has another filter of this name.
-        ArchiveCorrupt: the file is damaged; the archive is unchanged.
-        ArchiveError: the file cannot be read, the archive failed, or another process wrote a checkpoint meanwhile.
-    """
-    with ExportedFilter(path) as exported:
-        exported.verify()
-        name, config = exported.name, exported.config
-        found, _ = yield from register(backend, name, config)
-        if found.uid != config.uid:
-            raise ConfigMismatch(f"archive {backend.shown}: there is another filter {name!r}, of uid {found.uid}")
-        for each in exported.checkpoints:
-            yield from _import_shard(backend, exported, each)
-            report(each.shard + 1, config.shards)
-        yield from note_complete(backend, name)
-    return name, config
-
-
-def _import_shard(backend: Backend, exported: ExportedFilter, checkpoint: Checkpoint) -> Flow[None]:
-    config = exported.config
-    found = yield from places(backend, exported.name, config, checkpoint.shard)
-    if any(place.checkpoint and place.checkpoint.number >= checkpoint.number for place in found):
-        return
-    writers: list[Writer] = []
-    try:
-        made = yield from _copy(backend, exported, checkpoint, writers)
-    except GeneratorExit:  # the driver has stopped, so no step would run
-        raise
-    except BaseException:
-        yield from _abandon(writers)
-        raise
-    try:  # after another error the document may name these blobs, so they stay
-        done = yield from publish_checkpoint(backend, found, made)
-    except ArchiveMissing:
-        yield from _abandon(writers)
-        raise
-    if not done:
-        yield from _abandon(writers)
-        raise ArchiveError(f"archive {backend.shown}: another process has written a checkpoint meanwhile: try again")
-
-
-def _copy(
-    backend: Backend, exported: ExportedFilter, checkpoint: Checkpoint, writers: list[Writer]
-) -> Flow[Checkpoint]:
-    """Upload all contents of a checkpoint; return the checkpoint with their new blobs.
-
-    Each writer is appended to ``writers``, so that the caller can abandon it.
-    """
-    moved = []
-    for content in checkpoint.contents:
-        writers.append(Writer(backend, exported.name, exported.config.uid))
-        for first in range(0, len(content.pieces), PIECES_AT_ONCE):
-            last = min(first + PIECES_AT_ONCE, len(content.pieces))
-            yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
-        moved.append((yield from writers[-1].finish()))
-    bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-    replies, forgotten, leases, letters = moved[len(bitmaps) :]
-    return dataclasses.replace(
-        checkpoint,
-        bitmaps=bitmaps,
-        replies=replies,
-        forgotten=forgotten,
-        leases=leases,
-        dead_letters=letters,
-        config=exported.config,
-    )
-
-
-def _abandon(writers: Iterable[Writer]) -> Flow[None]:
-    with contextlib.suppress(ArchiveError):  # the caller raises the first error, which says more
-        for writer in writers:
-            yield from writer.abandon()
-
-
 class ExportedFilter:
     """A filter in a file, which answers questions without any server.
 
@@ -366,7 +274,10 @@ class ExportedFilter:
             self._forgotten[shard] = {each for each, _ in split_forgotten(data)[0]}
         if digest in self._forgotten[shard]:
             return 0
-        tested = range(len(checkpoint.bitmaps))[-max_age:][::-1]
+        # Bitmaps stand slice by slice, each slice a row of equally many.
+        row = self.config.today.segments
+        bitmaps = range(shard_of(digest, self.config.segments) - shard * row, len(checkpoint.bitmaps), row)
+        tested = bitmaps[-max_age:][::-1]
         tested = tested[-1:] if self.config.write == "all" else tested
         for age, bitmap in enumerate(tested, 1):
             if self._has(shard, bitmap, digest):
