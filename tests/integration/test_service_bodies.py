@@ -333,6 +333,7 @@ def test_bad_keys(refuses, key):
     for data in (
         unique(asking("a"), Idempotency_Key=key),
         request("POST", INSERT, b'{"items":["a"]}', Idempotency_Key=key),
+        request("POST", INSERT.replace("insert", "retry_dead_letters"), b"{}", Idempotency_Key=key),
     ):
         refuses(data, 422, "bad_request")
 

@@ -249,8 +249,8 @@ class Service(Admission):
         given = None if asked.items is None else items_in(asked)
         async with self.allowed(token, name, writes=True):
             check_items(given or (), self.settings.limits)
-            key = None if given is None else _key(request, token)
-            field = None if given is None else "was_there"
+            key = _key(request, token)  # a wrong one is refused, even if all letters are asked for, which take none
+            key, field = (None, None) if given is None else (key, "was_there")
             answers = await self._run(name, lambda session: dead_letters.retry(session, given, call_key=key), field)
         self.filters.measure_anew(name)  # so that the page tells how many are left
         offered, was_there = answers.count(1), [] if given is None else [each == 1 for each in answers]

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
@@ -82,7 +82,10 @@ _TOKEN = re.compile(_FIELD + _BLANK + b":" + _BLANK + rb'("(?:[^"\\]|\\.){1,%d}"
 
 _CLOSE = {"Connection": "close"}
 
-Anything = Annotated[list[Any], Field(description="items: URIs, or any other JSON values")]
+#: An item: any JSON value but null, which names nothing. ``check_items`` refuses it with its position.
+Item = Annotated[Any, WithJsonSchema({"not": {"type": "null"}})]
+
+Anything = Annotated[list[Item], Field(description="items: URIs, or any other JSON values")]
 
 
 def whole(value: object) -> object:
@@ -208,7 +211,7 @@ class ClaimsQuery(Strict):
 class RetryRequest(Strict):
     """Dead letters, to be offered once more."""
 
-    items: Annotated[list[Any] | None, Field(description="some of them; null: all")] = None
+    items: Annotated[list[Item] | None, Field(description="some of them; null: all")] = None
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
 
 
