@@ -26,7 +26,7 @@ from support.pipelines import pipelines
 
 from urifilter_redis import SliceLost, UriFilter
 from urifilter_redis.flows import checkpoint, restore
-from urifilter_redis.flows.reading import archive_bitmap
+from urifilter_redis.flows.reading import archive_bitmaps
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import blobs, documents, slices
 
@@ -364,7 +364,7 @@ def _small_pieces(request, monkeypatch):
         monkeypatch.setattr(module, "PIECE", 120 if blocked else 100_000)
     for module in (blobs, restore):
         monkeypatch.setattr(module, "PIECES_AT_ONCE", 2)
-    monkeypatch.setitem(archive_bitmap.__kwdefaults__, "at_once", 2)
+    monkeypatch.setitem(archive_bitmaps.__kwdefaults__, "at_once", 2)
     monkeypatch.setattr(slices.BackendArchive, "at_once", 2)
 
 

@@ -111,7 +111,7 @@ CALLS = [
 ]
 
 KEY_NAMES = {
-    "slices": {"turn": ["history_1", "today"], "restore": ["today", "history_1"]},
+    "slices": {"turn": ["history_1", "today"], "restore": ["today", "history_1"], "build": []},
     "next": ["today_next"],
     "archived": ["slice:5"],
     "merging 1": ["merging_1"],
@@ -121,6 +121,7 @@ KEY_NAMES = {
 }
 
 ARGUMENTS = {
+    "segment": lambda v: v == "0",
     "uid": lambda v: v in {CONFIG.uid, COUNTING.uid, MODULE.uid},
     "call id": lambda v: v in {"-", str(CALL_ID)},
     "max_age": lambda v: v == "0",

@@ -195,20 +195,21 @@ class Resharded:
                 raise ArchiveError(f"{text} epoch {first.epoch}, {first.phase}: {advice}")
 
     def _counts(self, field: str) -> list[list[int]]:
-        """Return for each new shard its number of items in each slice, oldest first.
+        """Return for each new shard its number of items in each closed slice, oldest first, and in today.
 
-        The number of a shard is divided by the bits that are set: its bitmaps are of equal size.
+        The number of a shard is divided by the bits that are set: its bitmaps are of equal size. The closed slices of a
+        rolling filter are merged in its history.
         """
         row, live = self._exported.config.today.segments, self._states[0].view.slices
-        made = [[0.0] * len(live) for _ in range(self.config.shards)]
+        made = [[0.0] * (len(self._states[0].closed) + 1) for _ in range(self.config.shards)]
         for old, (state, checkpoint) in enumerate(zip(self._states, self._exported.checkpoints, strict=True)):
-            for age, slice_ in enumerate(live):
-                bitmaps = checkpoint.bitmaps[age * row : (age + 1) * row]
-                bits = [self._bits_of(each.content) for each in bitmaps]
-                count = getattr(state.closed_of(slice_.name) or state, field)
-                for segment, number in enumerate(bits, old * row):
+            bits = [self._bits_of(each.content) for each in checkpoint.bitmaps]
+            for at, each in enumerate([*state.closed, state]):
+                age = len(live) - 1 if each is state else 0 if self.config.retention == "rolling" else at
+                theirs = bits[age * row : (age + 1) * row]
+                for segment, number in enumerate(theirs, old * row):
                     shard = segment * self.config.shards // self.config.segments
-                    made[shard][age] += count * number / max(1, sum(bits))
+                    made[shard][at] += getattr(each, field) * number / max(1, sum(theirs))
         rounded = [_rounded(column) for column in zip(*made, strict=True)]
         return [list(each) for each in zip(*rounded, strict=True)]
 
@@ -235,10 +236,9 @@ class Resharded:
         """Return the fields of a new shard's state; of several times the latest: items expire late, never early."""
         states, config, first = self._states, self.config, self._states[0]
         closed = []
-        for age, slice_ in enumerate(first.view.slices[:-1]):
-            theirs = [each for each in (state.closed_of(slice_.name) for state in states) if each is not None]
+        for at, theirs in enumerate(zip(*(state.closed for state in states), strict=True)):
             opened, ended = max(each.opened for each in theirs), max(each.closed for each in theirs)
-            closed.append(Closed(theirs[0].epoch, opened, ended, inserted[age], new[age]))
+            closed.append(Closed(theirs[0].epoch, opened, ended, inserted[at], new[at]))
         last_seen = config.expire_after == "last-seen"
         row = [replace(each, segments=config.today.segments) for each in first.view.slices]
         sizing = growing_slice(config, first.epoch) if config.retention == "growing" else None

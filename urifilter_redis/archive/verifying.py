@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.backend import read_to_replace
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
 from urifilter_redis.storage import documents
@@ -91,7 +90,7 @@ def _read_listed(backend: Backend, key: Key, config: Config | None) -> Flow[List
             if isinstance(found, Checkpoint):
                 found.check(config, key.shard)
             else:
-                closed = Slice("history_1", config.units, config.bytes)
+                closed = replace(config.today, name="history_1")
                 found.check(config, key.shard, closed, kind="slice", epoch=key.epoch)
     except ArchiveCorrupt as error:
         problem = str(error)

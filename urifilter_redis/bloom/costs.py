@@ -137,7 +137,7 @@ def rotation_cost(settings: Shape) -> RotationCost | None:
     shard = pause * first.slice().segments
     if settings.retention == "rolling":
         others = max(0, (settings.slices or 0) - 2)
-        shard += (BUILD + BUILD_SLICE * others) / 1000 * size / _MIB
+        shard += (BUILD + BUILD_SLICE * others) / 1000 * first.slice().whole.size / _MIB
     return RotationCost(pause, shard, shard * first.shards)
 
 
@@ -154,10 +154,10 @@ def closed_bytes(settings: Shape) -> int:
     if settings.retention != "rolling" or settings.slices is None:
         return 0
     first = size_first(settings)
-    set_bits = first.shard_capacity / settings.slices * first.k
-    fill = -math.expm1(-set_bits / (8 * first.segment_bytes))
+    set_bits, row = first.shard_capacity / settings.slices * first.k, first.slice().whole.size
+    fill = -math.expm1(-set_bits / (8 * row))
     entropy = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill))
-    return math.ceil((settings.slices - 1) * first.segment_bytes * min(1.0, PACKED * entropy))
+    return math.ceil((settings.slices - 1) * row * min(1.0, PACKED * entropy))
 
 
 def memory_when_full(settings: Shape, *, closed: bool = True) -> int:

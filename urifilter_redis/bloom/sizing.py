@@ -388,16 +388,16 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
 def fitting(capacity: int, rate: float, layout: str, shards: int, most_segments: int) -> Sizing | None:
     """Return the geometry of a slice of so many shards; None if they need more bitmaps than ``most_segments`` each.
 
-    It has the fewest of ``ROWS`` that are within ``slice_limit``, or more that save a tenth of the memory. It has any
-    number if ``ROWS`` has none for these shards.
+    It has one bitmap a shard if that is within ``slice_limit``. Else it has the fewest of ``ROWS`` that are, or more
+    that save a tenth of the memory. It has any number if ``ROWS`` has none for these shards.
     """
     multiples = range(shards, min(most_segments * shards, SHARDS_LIMIT) + 1, shards)
     sizings = (_sized(capacity, rate, layout, shards, each) for each in ROWS if each in multiples)
     found = [each for each in sizings if each.segment_bytes <= slice_limit(layout)]
-    if found:
+    if found and found[0].segments > shards:
         most = min(each.memory for each in found) * (1 + _WORTH_MORE_BITMAPS)
         return next(each for each in found if each.memory <= most)
-    others = (_sized(capacity, rate, layout, shards, each) for each in multiples)
+    others = found or (_sized(capacity, rate, layout, shards, each) for each in multiples)
     return next((each for each in others if each.segment_bytes <= slice_limit(layout)), None)
 
 

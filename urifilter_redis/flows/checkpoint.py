@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
-from urifilter_redis.flows.reading import archive_bitmap, read_leases
+from urifilter_redis.flows.reading import archive_bitmaps, read_leases
 from urifilter_redis.flows.restore import restore
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
@@ -205,7 +205,7 @@ class _Attempt:
                 content = yield from self._reused(last, state, slice_, segment)
                 if content is None:
                     key = self._keys.slice(name)
-                    content = yield from archive_bitmap(session, key, slice_.size, self._writer(), moved)
+                    content = yield from archive_bitmaps(session, [key], slice_.size, self._writer(), moved)
                 row.append(Manifest.of(*known, kind="checkpoint", segment=segment, number=number, content=content))
             bitmaps[:0] = row
         # Forgotten digests are read before and after the records, and both readings count. An item that is inserted

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from urifilter_redis.engine.queries import ask
 from urifilter_redis.engine.steps import REST
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
-from urifilter_redis.flows.reading import archive_bitmap, bits_of, items_in
+from urifilter_redis.flows.reading import archive_bitmaps, bits_of, items_in
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.storage.blobs import as_numbers
-from urifilter_redis.storage.documents import Manifest, piece_spans
+from urifilter_redis.storage.documents import Manifest, row_spans
 from urifilter_redis.storage.slices import archive_of
 
 if TYPE_CHECKING:
@@ -51,13 +51,15 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
     The first part is one piece, and each part is at most twice the one before, so that a process that dies soon has
     built something.
     """
-    archive, keys = archive_of(session), session.keys.shard(shard)
+    archive, keys, today = archive_of(session), session.keys.shard(shard), session.config.today
     manifests, problems = yield from _sound_manifests(session, archive, shard, _others(session, state))
-    spans = list(piece_spans(session.config.bytes))
+    history, closed = (replace(today, name=name).names for name in ("history", "history_1"))
+    spans = row_spans(today)
     start, most = state.pieces or 0, 1
     while start < len(spans):
-        some = spans[start : start + most]
-        merged = yield from bits_of(session, keys.slice("history_1"), some)
+        segment = spans[start][0]
+        some = [(at, size) for n, at, size in spans[start : start + most] if n == segment]
+        merged = yield from bits_of(session, keys.slice(closed[segment]), some)
         for epoch, manifest in manifests.items():
             try:
                 pieces = yield from archive.read(session, shard, manifest, start, start + len(some))
@@ -68,10 +70,11 @@ def build_next(session: Session, shard: int, state: ShardState) -> Flow[list[str
         # The old history has every item that the archive has lost. It also has expired ones: late, never early.
         if late:
             yield from archive.check(session)
-            old = yield from bits_of(session, keys.slice("history"), some)
+            old = yield from bits_of(session, keys.slice(history[segment]), some)
             merged = [new | kept for new, kept in zip(merged, old, strict=True)]
+        piece = functools.partial(calls.build, "piece", keys, state, late=late, segment=segment)
         built = (
-            calls.build("piece", keys, state, number=number, offset=at, data=bits.to_bytes(size, "little"), late=late)
+            piece(number=number, offset=at, data=bits.to_bytes(size, "little"))
             for number, (bits, (at, size)) in enumerate(zip(merged, some, strict=True), start)
         )
         yield from ask(session, *built)
@@ -91,7 +94,7 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
     if session.config.expire_after == "last-seen" and len(state.view.slices) > 1:
         today = state.view.slices[-1]  # of the same size as history_1
         items = yield from items_in(session, keys, replace(today, name="history_1"))
-        count = b"%d" % (32 * today.size if items is None else items)  # a full bitmap has room for any number
+        count = b"%d" % (32 * today.whole.size if items is None else items)  # full bitmaps have room for any number
     made = calls.build("finish", keys, state, number=piece_count(state), oldest=oldest, data=count)
     yield from ask(session, made)
 
@@ -100,12 +103,11 @@ def _archive(session: Session, shard: int, state: ShardState) -> Flow[None]:
     archive = archive_of(session)
     writer = yield from archive.writer(session, shard, state)
     try:
-        key = session.keys.shard(shard).slice("history_1")
-        moved = functools.partial(_raise_if_moved, session, shard, state)
-        size, at_once = session.config.bytes, archive.at_once
-        content = yield from archive_bitmap(session, key, size, writer, moved, at_once=at_once)
-        yield from _raise_if_moved(session, shard, state)
         closed = replace(session.config.today, name="history_1")
+        row = [session.keys.shard(shard).slice(name) for name in closed.names]
+        moved = functools.partial(_raise_if_moved, session, shard, state)
+        content = yield from archive_bitmaps(session, row, closed.size, writer, moved, at_once=archive.at_once)
+        yield from _raise_if_moved(session, shard, state)
         known = (session.config, session.keys.name, shard, state, closed)
         yield from writer.publish(Manifest.of(*known, kind="slice", content=content))
     except GeneratorExit:  # a flow that is closed may not yield steps any more

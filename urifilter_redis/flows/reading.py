@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from urifilter_redis.storage.records import Lease
     from urifilter_redis.storage.slices import SliceWriter
 
-__all__ = ["archive_bitmap", "bits_of", "fill_of", "items_in", "items_in_module", "pieces_of", "read_leases"]
+__all__ = ["archive_bitmaps", "bits_of", "fill_of", "items_in", "items_in_module", "pieces_of", "read_leases"]
 
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
@@ -70,22 +70,23 @@ def bits_of(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flo
     return as_numbers((yield from _read(session, key, spans)))
 
 
-def archive_bitmap(  # noqa: PLR0913 - each is needed
+def archive_bitmaps(  # noqa: PLR0913 - each is needed
     session: Session,
-    key: str,
+    keys: Sequence[str],
     size: int,
     writer: Writer | SliceWriter,
     otherwise: Callable[[], Flow[None]],
     *,
     at_once: int = PIECES_AT_ONCE,
 ) -> Flow[Content]:
-    """Write a live slice's bitmap of ``size`` bytes into an archive, ``at_once`` pieces a step; return its content.
+    """Write live bitmaps of ``size`` bytes, one after the other, into one content of an archive, and return it.
 
-    Raises as ``pieces_of``.
+    A step has ``at_once`` pieces. Raises as ``pieces_of``.
     """
-    for spans in chunked(list(piece_spans(size)), at_once):
-        yield from writer.write((yield from pieces_of(session, key, spans, otherwise)))
-        yield REST
+    for key in keys:
+        for spans in chunked(list(piece_spans(size)), at_once):
+            yield from writer.write((yield from pieces_of(session, key, spans, otherwise)))
+            yield REST
     return (yield from writer.finish())
 
 

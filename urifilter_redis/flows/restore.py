@@ -351,7 +351,8 @@ class _Restorer:
                 yield from self._beat()
         contained = False
         if checkpoint and epoch in slices:
-            contained = yield from self._contains(slices[epoch].content, checkpoint.bitmaps[-1].content)
+            today = checkpoint.bitmaps[-self._config.today.segments :]
+            contained = yield from self._contains(slices[epoch].content, [each.content for each in today])
         return Archived(checkpoint, number, slices, contained, tuple(problems))
 
     def _read_slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:
@@ -365,14 +366,17 @@ class _Restorer:
         except (ArchiveCorrupt, ArchiveMissing) as error:
             problems.append(f"{what}: {error}")
 
-    def _contains(self, closed: Content, today: Content) -> Flow[bool]:
-        """Whether a closed slice has all bits of a today."""
-        for first in range(0, len(today.pieces), PIECES_AT_ONCE):
-            wanted = yield from self._archived_bits(today, first, first + PIECES_AT_ONCE)
-            there = yield from self._archived_bits(closed, first, first + PIECES_AT_ONCE)
-            if any(one & ~other for one, other in zip(wanted, there, strict=True)):
-                return False
-            yield from self._beat()
+    def _contains(self, closed: Content, row: Sequence[Content]) -> Flow[bool]:
+        """Whether a closed slice has all bits of the row of a today."""
+        start = 0
+        for today in row:
+            for first in range(0, len(today.pieces), PIECES_AT_ONCE):
+                wanted = yield from self._archived_bits(today, first, first + PIECES_AT_ONCE)
+                there = yield from self._archived_bits(closed, start + first, start + first + len(wanted))
+                if any(one & ~other for one, other in zip(wanted, there, strict=True)):
+                    return False
+                yield from self._beat()
+            start += len(today.pieces)
         return True
 
     def _archived_bits(self, content: Content, first: int, last: int) -> Flow[list[int]]:
@@ -406,9 +410,9 @@ class _Restorer:
         session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(claims)})
         merged, newer = False, ""
         for slice_ in state.view.slices[::-1]:
-            for segment, name in enumerate(slice_.names):
+            for segment in range(slice_.segments):
                 above = replace(slice_, name=newer).names[segment] if newer else ""
-                merged |= yield from self._fill(shard, name, slice_, planned, above)
+                merged |= yield from self._fill(shard, slice_, segment, planned, above)
             newer = slice_.name if self._config.write == "all" else ""
         records = Records(session, self._backend, partial(self._refill, shard=shard), self._beat)
         yield from records.restore(shard, checkpoint, planned.forgotten, worked=found.worked)
@@ -423,13 +427,13 @@ class _Restorer:
         yield from ask(session, self._call("finish", shard, fields=fields, names=names))
         return state
 
-    def _fill(self, shard: int, name: str, slice_: Slice, planned: Plan, newer: str) -> Flow[bool]:
+    def _fill(self, shard: int, slice_: Slice, segment: int, planned: Plan, newer: str) -> Flow[bool]:
         """Allocate a bitmap of a slice and merge the archive's into it; return whether it has more than one source.
 
         With write=all the bits of that of the next ``newer`` slice are merged into it too, because items are written
         to all live slices.
         """
-        keys = self._session.keys.shard(shard)
+        keys, name = self._session.keys.shard(shard), slice_.names[segment]
         key = keys.slice(name)
         there = yield from self._refill("allocate", shard, offset=slice_.size, slices=[key])
         sources = planned.sources[name]
@@ -442,7 +446,8 @@ class _Restorer:
             if newer:
                 merged = yield from bits_of(self._session, keys.slice(newer), some)
             for manifest in sources:
-                pieces = yield from self._archived_bits(manifest.content, start, start + len(some))
+                first = start + (segment * len(spans) if manifest.kind == "slice" else 0)
+                pieces = yield from self._archived_bits(manifest.content, first, first + len(some))
                 merged = [one | other for one, other in zip(merged, pieces, strict=True)]
             for bits, (at, length) in zip(merged, some, strict=True):
                 if bits:

@@ -113,7 +113,8 @@ def _state(config: Config, ours: ShardState | None, present: set[str], archived:
     if found.epoch == ours.epoch and (found.phase, ours.phase) == ("idle", "rotating"):
         return found
     # If history_1 is lost, the pieces that were built in it must be built again.
-    return ours if "history_1" in present or config.retention != "rolling" else replace(ours, pieces=None)
+    closed = replace(config.today, name="history_1")
+    return ours if present.issuperset(closed.names) or config.retention != "rolling" else replace(ours, pieces=None)
 
 
 def _archived_state(config: Config, archived: Archived) -> ShardState | None:
@@ -177,7 +178,7 @@ def _sources(  # noqa: PLR0913 - each is needed
         return [each for each in there if target(each.epoch) == state.epoch_of(name)]
     then = last.shard_state() if last else None
     same = then is not None and (then.epoch, then.view) == (state.epoch, state.view)
-    own = [each for each in last.bitmaps if each.name == name] if last else []
+    own = [each for each in last.bitmaps if (each.name, each.segment) == (name, segment)] if last else []
     if name == "today":
         # If the checkpoint's epoch is over, and its closed slice lacks some of today's bits, they go into the new
         # today: late, never early.
@@ -192,7 +193,7 @@ def _sources(  # noqa: PLR0913 - each is needed
     if same:
         return [*own, *there]
     # If closed slices are missing, the checkpoint's older bitmaps replace them: late, never early.
-    older = [each for each in last.bitmaps if each.name != "today"] if last else []
+    older = [each for each in last.bitmaps if each.name != "today" and each.segment == segment] if last else []
     return [*there, *(older if len(there) < len(wanted) else [])]
 
 

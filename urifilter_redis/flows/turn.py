@@ -21,7 +21,7 @@ from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import check_format
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage.documents import piece_spans
+from urifilter_redis.storage.documents import row_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,9 +44,6 @@ __all__ = [
 ]
 
 log = logging.getLogger("urifilter_redis")
-
-#: Most segments that one command frees, because each takes the server 1 ms; see ``lua/turn.lua``, too.
-SEGMENTS_FREED = 4
 
 
 def read_states(session: Session, shards: Sequence[int] | None = None) -> Flow[list[ShardState]]:
@@ -134,7 +131,7 @@ class Turn:
         names = [name for each, slice_ in zip(after, kept, strict=True) for name in replace(slice_, name=each).names]
         gone = [name for each in live if each.name not in after for name in each.names]
         going = sum(each.segments for each in live[: len(live) + 1 - len(after)])
-        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > SEGMENTS_FREED else []
+        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > calls.SEGMENTS_FREED else []
         rate = slice_share(config, self.state.epoch + 1) if config.layout == REDISBLOOM else None
 
         def built(step: str, *, number: int = 0) -> Call:
@@ -163,7 +160,7 @@ class Turn:
         It could not serve any writer before they are gone. If another process is making them too, it does so again.
         """
         row = replace(self.new, name="today_next").names
-        for names in chunked(row, SEGMENTS_FREED):
+        for names in chunked(row, calls.SEGMENTS_FREED):
             yield from ask(session, ("UNLINK", *map(session.keys.shard(self.shard).slice, names)))
             yield REST
 
@@ -203,8 +200,8 @@ def left_of(state: ShardState) -> Left:
 
 
 def piece_count(state: ShardState) -> int:
-    """Return the number of pieces in which a bitmap of a rolling shard is archived and built."""
-    return len(list(piece_spans(state.view.slices[-1].size)))
+    """Return the number of pieces in which a slice of a rolling shard is archived and built."""
+    return len(row_spans(state.view.slices[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,9 @@ AN_OFFSET = {"classic": 0.7, "counting": 2.0}
 #: Most forgotten digests that one call removes (a few ms).
 EXPIRED_A_CALL = 5000
 
+#: Most segments that one command frees, because each takes the server 1 ms; see ``lua/turn.lua``, too.
+SEGMENTS_FREED = 4
+
 #: Seconds for which one process leases the rotations of a filter (see ``lease_of``). It renews the lease while it
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
@@ -240,12 +243,18 @@ def build(  # noqa: PLR0913 - likewise
     offset: int = 0,
     data: bytes = b"",
     late: bool = False,
+    segment: int = 0,
 ) -> Call:
     """Build ``build``: step ``archived``, ``piece``, ``finish`` or ``halted``; its header describes the arguments."""
-    all_keys = (keys.meta, *map(keys.slice, ("history", "history_1", "today")))
+    today = state.view.slices[-1]
+    rows = [replace(today, name=name).names for name in ("history", "history_1", "today")]
+    names = [row[segment] for row in rows]
+    if step == "finish":
+        names += [name for pair in zip(rows[0][1:], rows[1][1:], strict=True) for name in pair]
+        names += [f"gone:{state.epoch}:{n}" for n in range(1, today.segments + 1) if today.segments > SEGMENTS_FREED]
     fence = (step, state.uid, str(state.epoch), state.token)
-    numbers = map(str, (number, oldest, offset))
-    return Call(scripts.load("build"), all_keys, (*fence, *numbers, data, str(int(late))))
+    numbers, all_keys = map(str, (number, oldest, offset)), (keys.meta, *map(keys.slice, names))
+    return Call(scripts.load("build"), all_keys, (*fence, *numbers, data, str(int(late)), str(segment)))
 
 
 def store(step: str, keys: ShardKeys, state: ShardState, epoch: int, field: str = "", data: bytes = b"") -> Call:  # noqa: PLR0913, PLR0917 - likewise

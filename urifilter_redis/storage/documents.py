@@ -45,6 +45,7 @@ __all__ = [
     "load",
     "note_of",
     "piece_spans",
+    "row_spans",
 ]
 
 #: The largest number in a document: Lua and JSON hold all integers up to it exactly.
@@ -178,6 +179,11 @@ def piece_spans(size: int) -> Iterator[tuple[int, int]]:
         yield offset, min(PIECE, size - offset)
 
 
+def row_spans(slice_: Slice) -> list[tuple[int, int, int]]:
+    """Return (segment, offset, length) of each piece of a slice, segment by segment."""
+    return [(segment, *span) for segment in range(slice_.segments) for span in piece_spans(slice_.size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A part of a content, at most ``PIECE`` bytes.
@@ -260,7 +266,7 @@ class Manifest:
         shard: the shard's number, from 0.
         shards: the number of shards.
         epoch: the epoch in which the slice was today; of rolling's history: the shard's epoch.
-        kind: ``slice`` (a closed slice) or ``checkpoint``.
+        kind: ``slice`` (a closed slice: the pieces of all bitmaps of its row) or ``checkpoint`` (one bitmap).
         name: the name of the live slice: ``today``, ``history_1`` …
         segment: the number of the bitmap in its shard's row, from 0.
         number: the checkpoint's number; 0 for kind ``slice``.
@@ -343,7 +349,8 @@ class Manifest:
             raise ArchiveCorrupt(f"{what} has other {', '.join(differs)}")
         if min(self.opened, self.closed, self.inserted, self.number) < 0:
             raise ArchiveCorrupt(f"{what} has numbers below 0")
-        self.content.check(config.uid, [length for _, length in piece_spans(slice_.size)], what)
+        bitmaps = slice_.segments if kind == "slice" else 1
+        self.content.check(config.uid, bitmaps * [length for _, length in piece_spans(slice_.size)], what)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -452,7 +459,7 @@ class Checkpoint:
             and _are_epochs([each.epoch for each in state.closed], state, every=config.retention not in TIMED)
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing
-            and (state.pieces is None or (rotating and state.pieces <= len(list(piece_spans(config.bytes)))))
+            and (state.pieces is None or (rotating and state.pieces <= len(row_spans(config.today))))
         )
         if not possible:
             raise ArchiveCorrupt(f"{what} has a state that cannot be")
