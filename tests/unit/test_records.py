@@ -33,7 +33,9 @@ def read(form: Form, data: bytes, chunk: int = 1 << 20, most: int = 4000):
 
 
 def csv_of(rows, end="\n", quoting=csv.QUOTE_MINIMAL, delimiter=",") -> bytes:
-    text = io.StringIO(newline="")
+    text, rows = io.StringIO(newline=""), list(rows)
+    if any("\r" in field for row in rows for field in row):  # before Python 3.13 the writer leaves such a field bare
+        quoting = csv.QUOTE_ALL
     csv.writer(text, lineterminator=end, quoting=quoting, delimiter=delimiter).writerows(rows)
     return text.getvalue().encode("utf-8", "surrogatepass")
 
@@ -50,6 +52,7 @@ CUTS = {"chunk": st.integers(1, 40), "most": st.integers(1, 5)}
 
 @given(rows=URLS, end=st.sampled_from(["\n", "\r\n"]), all_quoted=st.booleans(), **CUTS)
 @example(rows=[("a\nb", "https://a/"), ("", "")], end="\r\n", all_quoted=False, chunk=1, most=1)
+@example(rows=[("", "\r0")], end="\n", all_quoted=False, chunk=1, most=1)
 def test_csv_has_the_items_of_plain_lines(rows, end, all_quoted, chunk, most):
     """However a stream is cut, the item is that of a line of the field's text; the printed bytes are those read."""
     rows = [(title.lstrip("\ufeff"), url) for title, url in rows]  # a mark before a record is none of its bytes
