@@ -75,7 +75,7 @@ def measure(admin: redis.Redis, archive: str, items: int, settings: dict[str, ob
         news.checkpoint(full=True)
     meanwhile = times.get()
     process.join()
-    size = news.config.shards * news.config.bytes * len(news.view(0).slices)
+    size = news.config.segments * news.config.bytes * len(news.view(0).slices)
     news.checkpoint()
     news.close()
     admin.flushall()

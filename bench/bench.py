@@ -41,6 +41,9 @@ RULES = [
 CAPACITY, ERROR_RATE, BATCH = 100_000_000, 1e-4, 500
 TURNS = 10
 
+#: So many that each has one bitmap, as ``setbit`` has it.
+SHARDS = 18
+
 #: A function that sends one batch to one shard: (shard, packed digests).
 Way = Callable[[int, bytes], object]
 
@@ -61,7 +64,7 @@ def batches(count: int, shards: int) -> list[tuple[int, bytes]]:
 def ours(client: redis.Redis, layout: str) -> tuple[Way, int]:
     """Insert with this library's script, with call ids; return the function and the number of shards."""
     url = address(client)
-    news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, redis=url)
+    news = UriFilter.create(layout, capacity=CAPACITY, error_rate=ERROR_RATE, layout=layout, shards=SHARDS, redis=url)
     news.insert("load the script")
     ids, keys = CallIds(), FilterKeys("urifilter", layout, news.config.shards)
 

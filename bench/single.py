@@ -32,6 +32,7 @@ from urifilter_redis.protocol.call_ids import CallIds
 from urifilter_redis.protocol.keys import FilterKeys
 
 CAPACITY, CALLS, PIPELINE = 10_000_000, 200, 100
+SHARDS = 2  # so many that each has one bitmap
 
 #: The kinds of calls with the function that makes one, given a redis-py client and a filter.
 KINDS: dict[str, Callable[[Any, Any], Callable[[str], Any]]] = {
@@ -102,7 +103,7 @@ def wall_time(name: str, rounds: int) -> None:
         port = free.getsockname()[1]
     with server(name, port) as admin, apart(admin.info("server")["process_id"]):
         path = admin.connection_pool.connection_kwargs["path"]
-        UriFilter.create("single", capacity=CAPACITY, redis=f"unix://{path}").close()
+        UriFilter.create("single", capacity=CAPACITY, shards=SHARDS, redis=f"unix://{path}").close()
         ways = {"TCP": f"redis://127.0.0.1:{port}", "unix socket": f"unix://{path}"}
         for transport, address in ways.items():
             for client, found in {
@@ -150,7 +151,7 @@ def server_time(name: str, rounds: int) -> None:
     """Print the rows of one server: microseconds of server time a call, new and seen, and the ratio to bare.lua."""
     with server(name) as client:
         path = client.connection_pool.connection_kwargs["path"]
-        news = UriFilter.create("single", capacity=CAPACITY, redis=f"unix://{path}")
+        news = UriFilter.create("single", capacity=CAPACITY, shards=SHARDS, redis=f"unix://{path}")
         for load in (news.insert, news.contains):
             load("load the script")
         ways = {
