@@ -414,7 +414,7 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
     assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert check(100, archive=other, redis=other_server.url) == {True}
     told = json.loads(cli.run("archive", "import", file, "--archive", other, "--json")[0])
-    assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"]}
+    assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"], "shards": 1}
     cli.run("drop", "news", "--yes")
     make()
     assert "another filter 'news'" in cli.run("archive", "import", file, code=2)[1]

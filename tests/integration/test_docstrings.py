@@ -28,7 +28,7 @@ from urifilter_redis import (
     errors,
     list_filters,
 )  # fmt: skip
-from urifilter_redis.archive import export, maintenance
+from urifilter_redis.archive import export, importing, maintenance
 from urifilter_redis.base_client import BaseClient
 from urifilter_redis.claiming.base import BaseClaims
 from urifilter_redis.engine.driver import drive
@@ -53,7 +53,7 @@ FILTERS = {
     "archived": {},
 }
 WITHOUT_A_CLIENT = [
-    export.export, export.import_, export.ExportedFilter,
+    export.export, importing.import_, export.ExportedFilter,
     backends.named_backend, backends.open_backend, registry.registered,
     maintenance.entries, maintenance.names, maintenance.prune, maintenance.show, maintenance.verify_all, Worker,
 ]  # fmt: skip
