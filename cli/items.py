@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -284,18 +285,21 @@ def _print_counts(
 ) -> None:
     """Print each different line where it came first, behind its count, once all are read.
 
+    In CSV the count is a column, so that the output is CSV, too.
+
     The counts need the memory that a filter saves, so this process has them, and no server is asked.
     """
     normalize = own.get("normalize", "none")
     rules = canonical_rules(own["rules"], normalize) if "rules" in own else None
     digester = make_digester(normalize, "mmh3", new_seed("mmh3"), rules)
+    between = summary.form.delimiter.encode() if summary.form.kind == "csv" else b"\t"
     counts: dict[bytes, int] = {}
     first: list[bytes] = []  # in the order of ``counts``
     with Signals() as signals:
         for window in windows(files, summary, signals, quiet=quiet):
             if window.header is not None:
                 with signals.allowed():
-                    output.write_header(window.header)
+                    output.write_header(_with_count(window.header, between))
             different = len(counts)
             for digest, record in zip(digester(window.items), window.records, strict=True):
                 if digest in counts:
@@ -307,7 +311,9 @@ def _print_counts(
             summary.lines, summary.new = summary.lines + len(window), summary.new + fresh
             summary.seen += len(window) - fresh
         printed = zip(counts.values(), first, strict=True)
-        while some := [b"%d\t%s" % each for each in itertools.islice(printed, COUNTS_AT_ONCE)]:
+        while some := [
+            b"%d%s%s" % (count, between, record) for count, record in itertools.islice(printed, COUNTS_AT_ONCE)
+        ]:
             output.add(some, some)
             with signals.allowed():
                 output.write()
@@ -315,6 +321,12 @@ def _print_counts(
             output.finish()
     text = f"{summary.counted}: {summary.new:,} different"
     finish(options, summary, text, None, quiet=quiet, to_stdout=False)
+
+
+def _with_count(header: bytes, between: bytes) -> bytes:
+    """Return a header of CSV with a column before the others; a byte order mark stays at the beginning."""
+    names = header.removeprefix(codecs.BOM_UTF8)
+    return header[: len(header) - len(names)] + b"count" + between + names
 
 
 def _deduped(summary: Summary) -> str:

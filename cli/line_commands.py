@@ -143,18 +143,37 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--csv", is_flag=True, help="Read CSV: the item of a record is a field's text.")
     @click.option("--jsonl", is_flag=True, help="Read JSON lines: likewise, of an object a line.")
-    @click.option("--field", metavar="NAME", help="The field: a column of the CSV's header, or a name of the objects.")
-    @click.option("--column", type=click.IntRange(1), metavar="N", help="The column, from 1, of CSV without a header.")
+    @click.option(
+        "--field",
+        multiple=True,
+        metavar="NAME",
+        help="The field: a column of the CSV's header, or a name of the objects.",
+    )
+    @click.option(
+        "--column",
+        multiple=True,
+        type=click.IntRange(1),
+        metavar="N",
+        help="The column, from 1, of CSV without a header.",
+    )
     @click.option("--delimiter", type=delimiter_of, metavar="CHAR", help="Between columns of CSV; a comma by default.")
     @click.option("-0", "--null", is_flag=True, help="Lines end with a NUL, as of find -print0; all bytes count.")
     @click.option("--trim", is_flag=True, help="Leave out white space (of ASCII) around items.")
     @functools.wraps(command)
     def with_form(*arguments: Any, **options: Any) -> None:
         csv, jsonl = options.pop("csv"), options.pop("jsonl")
-        values = {name: options.pop(name) for name in ("field", "column", "delimiter", "null", "trim")}
+        values = {name: options.pop(name) for name in ("delimiter", "null", "trim")}
+        values |= {name: _only(name, options.pop(name)) for name in ("field", "column")}
         command(*arguments, form=_form(values, csv=csv, jsonl=jsonl), **options)
 
     return with_form
+
+
+def _only(name: str, given: tuple[Any, ...]) -> Any:
+    """Return the value of an option; None: it was not given. Refuse a second one, because it is no part of the item."""
+    if len(given) > 1:
+        raise click.UsageError(f"--{name} was given {len(given)} times: an item is the text of one {name}")
+    return given[0] if given else None
 
 
 def _form(values: dict[str, Any], *, csv: bool, jsonl: bool) -> Form:

@@ -190,6 +190,8 @@ WRONG = {
     ("--field", "a"): "--field needs --csv or --jsonl: it is not guessed",
     ("--column", "1"): "--column needs --csv: it is not guessed",
     ("--delimiter", ";"): "--delimiter needs --csv: it is not guessed",
+    ("--csv", "--field", "a", "--field", "b"): "--field was given 2 times: an item is the text of one field",
+    ("--csv", "--column", "1", "--column", "2"): "--column was given 2 times",
     ("--csv", "--column", "0"): "0 is not in the range",
     ("--csv", "--field", "a", "--delimiter", "ab"): "is not one character of ASCII",
     ("--csv", "--field", "a", "--delimiter", '"'): "is not one character of ASCII",
@@ -263,8 +265,14 @@ def test_counts(there):
     assert (out, err) == (b"3\tb\n1\ta\n1\t\n", "5 lines: 3 different\n")
     given = b'id,url\n1,http://a.com\n2,http://A.com/\n3,"b\n"\n'
     out, err = cli.run("dedupe", "--temporary", "--count", "--normalize", "whatwg", *CSV, "--json", given=given)
-    assert out == b'id,url\n2\t1,http://a.com\n1\t3,"b\n"\n'
+    assert out == b'count,id,url\n2,1,http://a.com\n1,3,"b\n"\n'
     assert (json.loads(err)["lines"], json.loads(err)["new"], json.loads(err)["field"]) == (3, 2, "url")
+    out, _ = cli.run("dedupe", "-q", "--temporary", "--count", *FORMS["csv"][0], given=FORMS["csv"][1])
+    assert out.startswith(codecs.BOM_UTF8 + b'count,title,url\r\n1,"a,\r\n""b""",https://example.com/0\r\n')
+    out, _ = cli.run("dedupe", "-q", "--temporary", "--count", *FORMS["column"][0], given=FORMS["column"][1] * 2)
+    assert out == b"".join(b"2\tt\t%s\n" % url for url in URLS)
+    out, _ = cli.run("dedupe", "-q", "--temporary", "--count", *JSONL, given=b'{"url": "a", "n": 1}\n{"url": "a"}\n')
+    assert out == b'2\t{"url": "a", "n": 1}\n'
     out, _ = cli.run("dedupe", "-q", "--temporary", "--count", "-0", given=b"a\nb\0c\0a\nb\0")
     assert out == b"2\ta\nb\x001\tc\0"
     many = b"".join(b"%d\n" % (number % 9000) for number in range(27_000))

@@ -300,6 +300,37 @@ def test_a_filters_page(tab, make, redis):
     expect(page.locator("#known")).to_be_hidden()
 
 
+def test_rules(tab, make):
+    """A filter's page says how it normalises, and by which rules; one without rules says nothing of them."""
+    make(
+        "ruled",
+        normalize="loose",
+        rules=[
+            {"drop": ["sid", "<b>*"], "cut_suffix": ";jsessionid=*"},
+            {"domain": "www.Shop.example", "keep": ["page", "id"]},
+            {"host": "news.shop.example", "drop_all": True, "cut_prefix": "/amp", "lower_path": True},
+            {"host": "ü.example"},
+        ],
+    )
+    make("plain", normalize="sorted")
+    page = tab.open()
+    visit(page, "ruled")
+    settings = figures(page, "settings")
+    assert (settings["Normalize"][0], settings["Rules"][0]) == ("loose", "4 rules")
+    page.locator("#rules").get_by_text("Rules").click()
+    assert sorted(page.locator("#rules li").all_inner_texts()) == [
+        "all other hosts: cut_suffix ;jsessionid=*; drop <b>*, sid",
+        "news.shop.example: cut_prefix /amp; drop_all; lower_path",
+        "shop.example and below: keep id, page",
+        "xn--tda.example: no rule",
+    ]
+    page.get_by_role("link", name="All filters").click()
+    visit(page, "plain")
+    settings = figures(page, "settings")
+    assert (settings["Normalize"][0], "Rules" in settings) == ("sorted", False)
+    expect(page.locator("#rules")).to_be_hidden()
+
+
 @pytest.mark.slow
 def test_lists_of_claims(tab, make):
     """What is in flight and the dead letters, in pages; and these are offered again on demand."""

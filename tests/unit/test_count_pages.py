@@ -48,7 +48,7 @@ def test_beside_other_programs():
         first = NORMALIZATIONS.index(least) if least in NORMALIZATIONS[1:] else len(NORMALIZATIONS)
         same = [normalizer(name)(one) == normalizer(name)(other) for name in NORMALIZATIONS[1:]]
         assert same == [at >= first for at in range(1, len(NORMALIZATIONS))], row
-    assert len(rows) == 22
+    assert len(rows) == 33
 
 
 def test_the_pages_that_are_merged_wrongly():

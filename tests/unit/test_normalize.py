@@ -179,6 +179,39 @@ def test_loose_keeps_apart(one, other):
     assert loose(one) != loose(other)
 
 
+@pytest.mark.parametrize(
+    ("written", "plain", "page"),
+    [
+        (" http:////EXAMPLE.com:80/./a/../%66oo ", "http://example.com/foo", "https://example.com/foo"),
+        ("http:\\\\x:443/", "http://x:443/", "https://x/"),
+        ("http://www/foo%2Ehtml", "http://www/foo.html", "https://www/foo.html"),
+        ("http://example.com//", "http://example.com//", "https://example.com/"),
+        ("http://a/b:c/d@foo.com/", "http://a/b:c/d@foo.com/", "https://a/b:c/d@foo.com"),
+        ("http://:b@www.example.com", "http://:b@www.example.com/", "https://:b@example.com/"),
+        ("http://example.com/foo/%2e%2", "http://example.com/foo/.%2", "https://example.com/foo/.%2"),
+        ("http://example.com/%2e.bar", "http://example.com/..bar", "https://example.com/..bar"),
+        ("http://example.com/foo/%2e%2e/%2e%2e/.%2e/", "http://example.com/", "https://example.com/"),
+        ("http://example.com/foo%2zbar%2\xa9", "http://example.com/foo%2zbar%2%C2%A9", "https://example.com/foo%2zbar%2%C2%A9"),
+        ("http://example.com/foo%00%51", "http://example.com/foo%00Q", "https://example.com/foo%00Q"),
+        ("http://example.org/a/%2f/c", "http://example.org/a/%2F/c", "https://example.org/a/%2F/c"),
+        ("http://example.org/foo/bar?", "http://example.org/foo/bar?", "https://example.org/foo/bar"),
+        ("https://x/?\ufeff#\ufeff", "https://x/?%EF%BB%BF", "https://x/?%EF%BB%BF"),
+        ("http://foo.com/index?&=1&a=1", "http://foo.com/index?=1&a=1", "https://foo.com/index?=1&a=1"),
+        ("http://www.example.com/p%zz%77%v", "http://www.example.com/p%zzw%v", "https://example.com/p%zzw%v"),
+        ("http://host/%25%32%35", "http://host/%2525", "https://host/%2525"),
+        ("http://%31%36%38%2e1.2.3/%2E%73x/", "http://168.1.2.3/.sx/", "https://168.1.2.3/.sx"),
+        ("http://www.google.com.../", "http://www.google.com.../", "https://google.com.../"),
+        ("http://host%23.com/%257E", "http://host%23.com/%257E", "http://host%23.com/%257E"),
+        ("http://e.com/do?1750,4&q=a+b", "http://e.com/do?1750,4&q=a+b", "https://e.com/do?1750,4&q=a+b"),
+    ],
+)  # fmt: skip
+def test_cases_of_other_programs(written, plain, page):
+    """Those of the URL standard, crawler-commons, surt and w3lib in which a step may go wrong."""
+    for name, expected in (("sorted", plain), ("loose", page)):
+        change = normalizer(name)
+        assert [change(written), change(expected)] == [expected] * 2
+
+
 def test_each_index_page_is_its_folder():
     """With any of the index pages, in capitals too."""
     folder = loose("https://example.com/a")

@@ -26,6 +26,7 @@ export function showFilter(told) {
   writeList(part("claims"), claimsOf(info.claims));
   showClaims(told);
   writeList(part("settings"), settingsOf(info, now));
+  showRules(part("rules"), info.rules ?? []);
   showTools(name, told.access);
   showActions(name, told.access, info);
   showPastes(pastes(told));
@@ -80,7 +81,7 @@ function settingsOf(info, now) {
     Shards: whole(info.shards),
     Hash: info.hash,
     Normalize: info.normalize,
-    Rules: info.rules && JSON.stringify(info.rules),
+    Rules: info.rules && plural(info.rules.length, "rule"),
     Archive: info.archive ?? "none",
     Rotations: whole(info.epoch),
     Forgotten: whole(info.forgotten),
@@ -89,6 +90,21 @@ function settingsOf(info, now) {
     Uid: info.uid,
   };
   return Object.entries(pairs).filter(([, text]) => text);
+}
+
+function showRules(box, rules) {
+  const list = box.lastElementChild;
+  resize(list, rules.length, () => make("li", {}, make("b"), ": ", make("span")));
+  rules.forEach(({ host, domain, ...effects }, place) => {
+    const [where, what] = list.children[place].children;
+    write(where, host ?? (domain ? `${domain} and below` : "all other hosts"));
+    write(what, Object.entries(effects).map(effectOf).join("; ") || "no rule");
+  });
+  box.hidden = rules.length === 0;
+}
+
+function effectOf([field, value]) {
+  return value === true ? field : `${field} ${[value].flat().join(", ")}`;
 }
 
 /** Show the items of each slice along the room for all, oldest and palest first. */
