@@ -12,10 +12,10 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import redis
 import redis.asyncio
+from support.blocked import Clients
 
 from urifilter_redis import (
     AnswerLost,
-    AsyncUriFilter,
     BadItem,
     ConfigMismatch,
     FilterAPIError,
@@ -45,42 +45,27 @@ def insert(news, uris):
 
 
 def insert_awaited(news, uris):
-    return asyncio.run(_insert(news, uris))
+    async def inserted():
+        async with news:
+            return await news.insert_ages(uris)
+
+    return asyncio.run(inserted())
 
 
-async def _insert(news, uris):
-    async with news:
-        return await news.insert_ages(uris)
-
-
-def test_filter(way, server):
-    """It has the same settings and answers, and is a client of its own."""
-    timeouts = Timeouts(total=7)
-    news = UriFilter.create("news", redis=server.url, prefix="x", timeouts=timeouts, connections=3, **SETTINGS)
+def test_filter(way, server, clients):
+    """It has the same settings and answers, and is a client of its own, in any event loop."""
+    given = {"prefix": "x", "timeouts": Timeouts(total=7), "connections": 3}
+    news = clients.create("news", redis=server.url, **given, **SETTINGS)
     news.insert("a")
-    with news, way(news) as again:
-        assert (again.name, again.server, again.config) == (news.name, news.server, news.config)
-        assert again.insert_ages(["a", "b"]) == [1, 0]
-        assert news.insert_ages(["b"]) == [1]
-        assert (again._session.timeouts, again._session.keys.prefix, again._connector.connections) == (timeouts, "x", 3)
-        assert again._session.ids.client != news._session.ids.client
-        with way(again) as third:
-            assert third.contains("b")
-
-
-def test_awaited_filter(way, server):
-    """The same, in any event loop."""
-
-    async def run():
-        async with await AsyncUriFilter.create("news", redis=server.url, **SETTINGS) as news:
-            assert await news.insert("a") is True
-            async with way(news) as again:
-                assert again.config == news.config
-                told = await asyncio.gather(*(again.insert(each) for each in "aabb"))
-                assert sorted(told) == [False, False, False, True]
-            return way(news)
-
-    assert insert_awaited(asyncio.run(run()), ["a", "b", "c"]) == [1, 1, 0]
+    again = clients.take(way(clients.made[0]))
+    assert (again.name, again.server, again.config) == (news.name, news.server, news.config)
+    assert again.insert_ages(["a", "b"]) == [1, 0]
+    assert news.insert_ages(["b"]) == [1]
+    assert again._session.timeouts == given["timeouts"]
+    assert (again._session.keys.prefix, again._connector.connections) == ("x", 3)
+    assert again._session.ids.client != news._session.ids.client
+    third = way(clients.made[1])
+    assert (insert_awaited if clients.awaited else insert)(third, ["b", "c"]) == [1, 0]
 
 
 def test_nothing_is_asked_before_the_first_call(any_server):
@@ -95,40 +80,27 @@ def test_nothing_is_asked_before_the_first_call(any_server):
     again.close()
 
 
-@pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-def test_another_filter_by_now(kind, any_server):
+def test_another_filter_by_now(clients, any_server):
     """Another of the name, though its settings are the same, is refused each time, with both uids."""
-    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-
-    def ask(news):
-        return insert(news, ["a"]) if kind is UriFilter else insert_awaited(news, ["a"])
-
-    opened = kind.open("news", redis=any_server.url)
-    old = opened if kind is UriFilter else asyncio.run(_itself(opened))
+    old = clients.create("news", redis=any_server.url, **SETTINGS)
     packed = pickle.dumps(old)
     drop_filter("news", redis=any_server.url)
     with UriFilter.create("news", redis=any_server.url, **SETTINGS) as new:
         for _ in range(2):
-            again = pickle.loads(packed)
+            again = clients.take(pickle.loads(packed))
             with pytest.raises(ConfigMismatch, match="dropped and created anew") as caught:
-                ask(again)
+                again.insert("a")
             assert caught.value.differences == {"uid": (old.config.uid, new.config.uid)}
         assert new.contains("a") is False
 
 
-async def _itself(opening):
-    return await opening
-
-
-@pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-def test_it_waits_for_replicas_too(kind, any_server):
+def test_it_waits_for_replicas_too(clients, any_server):
     """No answer is believed that no replica has: the session of what was unpickled has the routes of its connector."""
     with UriFilter.create("news", redis=any_server.url, **SETTINGS) as news:
         news.insert_many(range(20))  # loads the script
-    opened = kind.open("news", redis=any_server.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
-    again = pickle.loads(pickle.dumps(opened if kind is UriFilter else asyncio.run(_itself(opened))))
+    opened = clients.open(redis=any_server.url, wait_replicas=1, timeouts=Timeouts(reply=0.2, total=0.2))
     with pytest.raises(AnswerLost, match="replicas have the answer"):
-        insert(again, ["a"]) if kind is UriFilter else insert_awaited(again, ["a"])
+        clients.take(pickle.loads(pickle.dumps(opened))).insert("a")
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
@@ -136,7 +108,8 @@ def test_it_waits_for_replicas_too(kind, any_server):
 def test_pool_of_processes(start, any_server):
     """Workers get the filter as an argument: each item is new once over all; errors come back whole."""
     news = UriFilter.create("news", redis=any_server.url, **SETTINGS)
-    awaited = asyncio.run(_itself(AsyncUriFilter.open("news", redis=any_server.url)))
+    with Clients("asyncio") as clients:
+        awaited = pickle.loads(pickle.dumps(clients.open(redis=any_server.url)))
     context = multiprocessing.get_context(start)
     with news, ProcessPoolExecutor(2, mp_context=context) as pool:
         some = [[f"{n}" for n in range(part, part + 40)] for part in range(0, 60, 20)]
@@ -190,41 +163,32 @@ def test_no_password_travels(make_server, monkeypatch):
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_filter_of_a_client_object(way, any_server):
+def test_filter_of_a_client_object(way, clients, any_server):
     """It is refused, and the error says what to do."""
     UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
-    with redis.Redis.from_url(any_server.url) as client:
-        news = UriFilter.open("news", redis=client)
-        with pytest.raises(TypeError, match="open it with the server's address"):
-            way(news)
-
-    async def run():
-        async with redis.asyncio.Redis.from_url(any_server.url) as client:
-            news = await AsyncUriFilter.open("news", redis=client)
-            with pytest.raises(TypeError, match="open it with the server's address"):
-                way(news)
-
-    asyncio.run(run())
+    of_clients = redis.asyncio.Redis if clients.awaited else redis.Redis
+    client = of_clients.from_url(any_server.url)
+    with pytest.raises(TypeError, match="open it with the server's address"):
+        way(clients.open(redis=client))
+    clients.wait(client.aclose() if clients.awaited else client.close())
 
 
 @pytest.fixture
-def api(service, any_server):
-    UriFilter.create("news", redis=any_server.url, **SETTINGS).close()
+def api(service, make_filter):
+    make_filter(**SETTINGS)
     return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
 
 
-def test_sdk(way, api):
+@pytest.mark.parametrize("kind", [FilterAPIClient, AsyncFilterAPIClient])
+def test_sdk(way, kind, service, make_filter):
     """Its clients have the same address, path and timeouts."""
-    assert api.insert_ages("news", ["a"]) == [0]
-    with api, way(api) as again:
-        assert again.insert_ages("news", ["a", "b"]) == [1, 0]
+    make_filter(**SETTINGS)
+    with Clients("asyncio" if kind is AsyncFilterAPIClient else "blocking") as clients:
+        api = kind(service.url, timeouts=Timeouts(total=9))
+        assert clients.take(api).insert_ages("news", ["a"]) == [0]
+        again = way(api)
+        assert clients.take(again).insert_ages("news", ["a", "b"]) == [1, 0]
         assert again._api.session.timeouts == Timeouts(total=9)
-
-    async def run():
-        async with way(AsyncFilterAPIClient(api._api.session.server)) as awaited:
-            return await awaited.insert_ages("news", ["b", "c"])
-
-    assert asyncio.run(run()) == [1, 0]
 
 
 def test_no_token_travels(api, monkeypatch):

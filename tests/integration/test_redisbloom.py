@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import random
 
 import pytest
 from support import servers
 from support.cli import invoke, run, run_process
-from support.oracle import Oracle
 from support.room import leave_room, make_room
 from support.service import Service, ask
 
@@ -69,17 +67,6 @@ def test_past_its_capacity(bloom):
         assert problem.text.startswith("over its capacity (today 2,")
         assert "the server's filters have grown beside it" in problem.text
         assert found.error_rate_now == pytest.approx(1e-3)
-
-
-def test_claims(bloom):
-    """What a crawler claims, and does not commit, comes back."""
-    with made(bloom) as news, news.claims() as mine:
-        assert mine.claim_many(["a", "b", "c", "a"]) == [True, True, True, False]
-        assert news.insert("a") is False
-        assert mine.commit(["a"]) == [True]
-        assert mine.release(["b"]) == [True]
-        assert [each.item for each in mine.reclaim(10)] == ["b"]
-        assert not mine.claim("a")
 
 
 REFUSED = {
@@ -268,24 +255,6 @@ def test_exactly_once_over_a_restart(make_server):
         bloom.kill()
         bloom.start()
         assert news.insert_many(range(510)) == [*[False] * 500, *[True] * 10]
-
-
-@pytest.mark.slow
-def test_twenty_rotations(bloom):
-    """A ring answers each age as an oracle does: nothing expires early, and nothing that was seen is new."""
-    dice, oracle = random.Random(1), Oracle("ring", 4, "newest", "first-seen")
-    with made(bloom, **RING | {"slices": 4}, capacity=4000, error_rate=1e-9) as news:
-        for epoch in range(1, 21):
-            for _ in range(5):
-                some = dice.sample(range(2000), 200)
-                assert news.insert_ages(some) == [oracle.insert(item) for item in some]
-                gone = dice.sample(range(2000), 5)
-                assert news.forget(gone) == [bool(oracle.forget(item)) for item in gone]
-                age = dice.randint(1, 4)
-                assert news.ages(some, max_age=age) == [oracle.age(item, age) for item in some]
-            news.rotate()
-            oracle.turned(epoch, max(0, epoch - 3), list(range(max(0, epoch - 3), epoch + 1)))
-        assert news.ages(range(2000)) == [oracle.age(item) for item in range(2000)]
 
 
 def test_command_line(bloom):

@@ -8,6 +8,7 @@ import enum
 import json
 import sys
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
 from scrapy.http import FormRequest, JsonRequest  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from support.scrapy_parts import A, B, C, crawler_of, opened, redirected  # noqa: E402
+from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
 from twisted.python.failure import Failure  # noqa: E402
 
@@ -51,9 +53,9 @@ def crawl(server, **settings):
     return crawler_of(server, Spider, **(CLAIM | settings))
 
 
-def run(server, test, **settings):
-    """Run an async test of the parts of a crawl with claims."""
-    return run_parts(server, test, **({"spider": Spider} | CLAIM | settings))
+#: An async test, or another function, of the parts of a crawl with claims.
+in_a_crawl = partial(in_any_crawl, spider=Spider, **CLAIM)
+run = partial(run_parts, spider=Spider, **CLAIM)
 
 
 def state(server, url) -> str:
@@ -85,122 +87,110 @@ def reached(parts, request):
     parts.crawler.signals.send_catch_log(signals.request_reached_downloader, request=request, spider=None)
 
 
-def test_committed_once_all_was_handled(any_server):
+@in_a_crawl()
+async def test_committed_once_all_was_handled(parts, any_server):
     """A page is in flight until its output has ended, its links are answered, and its items have left the pipelines."""
+    response = parts.response(await parts.begun(scrapy.Request(A)))
+    assert state(any_server, A) == "in flight"
+    link, unfiltered = scrapy.Request(B), scrapy.Request(C, dont_filter=True)
 
-    async def test(parts):
-        response = parts.response(await parts.begun(scrapy.Request(A)))
-        assert state(any_server, A) == "in flight"
-        link, unfiltered = scrapy.Request(B), scrapy.Request(C, dont_filter=True)
+    async def result():
+        for each in (link, unfiltered, {"an": "item"}):
+            yield each
 
-        async def result():
-            for each in (link, unfiltered, {"an": "item"}):
-                yield each
-
-        assert len([each async for each in parts.middleware.process_spider_output(response, result())]) == 3
-        for each in (link, unfiltered):
-            await parts.answered()
-            assert (state(any_server, A), state(any_server, C)) == ("in flight", "new")
-            parts.crawler.engine.crawl(each)
+    assert len([each async for each in parts.middleware.process_spider_output(response, result())]) == 3
+    for each in (link, unfiltered):
         await parts.answered()
-        assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
-        parts.crawler.signals.send_catch_log(signals.item_scraped, item={}, response=response, spider=None)
-        await parts.answered()
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "in flight")
-        assert parts.stats.get_value("urifilter/committed") == 1
-
-    run(any_server, test)
+        assert (state(any_server, A), state(any_server, C)) == ("in flight", "new")
+        parts.crawler.engine.crawl(each)
+    await parts.answered()
+    assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
+    parts.crawler.signals.send_catch_log(signals.item_scraped, item={}, response=response, spider=None)
+    await parts.answered()
+    assert (state(any_server, A), state(any_server, B)) == ("committed", "in flight")
+    assert parts.stats.get_value("urifilter/committed") == 1
 
 
 @pytest.mark.parametrize("how", ["a handler", "a middleware"])
-def test_a_link_that_is_dropped(any_server, how):
+@in_a_crawl()
+async def test_a_link_that_is_dropped(parts, any_server, how):
     """Its page is committed: at once if a signal's handler drops it, else as the spider is idle."""
 
     def refuse(request):
         if request.url == B:
             raise IgnoreRequest
 
-    async def test(parts):
-        parts.crawler.signals.connect(refuse, signals.request_scheduled)
-        response = parts.response(await parts.begun(scrapy.Request(A)))
+    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    response = parts.response(await parts.begun(scrapy.Request(A)))
 
-        async def result():
-            yield link
+    async def result():
+        yield link
 
-        link = scrapy.Request(B)
-        assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
-        if how == "a handler":
-            parts.crawler.engine.crawl(link)
-        await parts.answered()
-        if how == "a middleware":
-            assert state(any_server, A) == "in flight"
-            assert not await parts.idle()
-        await parts.answered()
-        assert (state(any_server, A), state(any_server, B)) == ("committed", "new")
-
-    run(any_server, test)
+    link = scrapy.Request(B)
+    assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
+    if how == "a handler":
+        parts.crawler.engine.crawl(link)
+    await parts.answered()
+    if how == "a middleware":
+        assert state(any_server, A) == "in flight"
+        assert not await parts.idle()
+    await parts.answered()
+    assert (state(any_server, A), state(any_server, B)) == ("committed", "new")
 
 
 @pytest.mark.parametrize("how", ["callback", "half-way", "closes", "exception", "status", "vanished", "pipeline"])
-def test_what_failed_is_offered_again(any_server, how):
+@in_a_crawl()
+async def test_what_failed_is_offered_again(parts, any_server, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        if how == "exception":
-            await parts.failed(request, OSError())
-        elif how == "pipeline":
-            response = parts.response(request)
-            await parts.yielded(response, {"an": "item"})
-            told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
-            parts.crawler.signals.send_catch_log(signals.item_error, **told)
-        elif how == "vanished":  # a middleware has made another request of it, for example
-            parts.crawl.fetches.end_all(parts.crawl.fetches.of(request).outcome)
-        else:
-            error = [CloseSpider() if how == "closes" else KeyError()]
-            output = {"status": [], "half-way": [scrapy.Request(A), *error]}.get(how, error)
-            await parts.fetched(request, *output, status=503 if how == "status" else 200)
-        await parts.answered()
-        assert parts.crawl.link.held == set()
-        return left(any_server)[A]
-
-    claim = run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    if how == "exception":
+        await parts.failed(request, OSError())
+    elif how == "pipeline":
+        response = parts.response(request)
+        await parts.yielded(response, {"an": "item"})
+        told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
+        parts.crawler.signals.send_catch_log(signals.item_error, **told)
+    elif how == "vanished":  # a middleware has made another request of it, for example
+        parts.crawl.fetches.end_all(parts.crawl.fetches.of(request).outcome)
+    else:
+        error = [CloseSpider() if how == "closes" else KeyError()]
+        output = {"status": [], "half-way": [scrapy.Request(A), *error]}.get(how, error)
+        await parts.fetched(request, *output, status=503 if how == "status" else 200)
+    await parts.answered()
+    assert parts.crawl.link.held == set()
+    claim = left(any_server)[A]
+    yield
     assert (claim.failures, claim.lapses) == (0 if how == "closes" else 1, 0)
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_ignored(any_server, sent):
+@in_a_crawl()
+async def test_ignored(parts, any_server, sent):
     """Before its download, as by robots.txt, the address is new for others; after it, the page has failed."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        if sent:
-            reached(parts, request)
-        await parts.failed(request, IgnoreRequest())
-        assert await parts.found(scrapy.Request(A)) == []
-        assert parts.crawl.link.held == set()
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    if sent:
+        reached(parts, request)
+    await parts.failed(request, IgnoreRequest())
+    assert await parts.found(scrapy.Request(A)) == []
+    assert parts.crawl.link.held == set()
+    yield
     assert [claim.failures for claim in left(any_server).values()] == [1] * sent
 
 
-def test_rejected(any_server):
+@in_a_crawl()
+async def test_rejected(parts, any_server):
     """After URIFILTER_CLAIM_FAILURES tries a page is committed, and counted."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        for number in (1, 2, 3):
-            assert state(any_server, A) == "in flight"
-            await parts.failed(request, OSError())
-            if number < 3:
-                assert await parts.idle()
-                (request,) = parts.waiting()
-        assert state(any_server, A) == "committed"
-        stats = parts.stats.get_stats()
-        assert (stats["urifilter/rejected"], stats["urifilter/reclaimed"]) == (1, 2)
-        assert not await parts.idle()
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    for number in (1, 2, 3):
+        assert state(any_server, A) == "in flight"
+        await parts.failed(request, OSError())
+        if number < 3:
+            assert await parts.idle()
+            (request,) = parts.waiting()
+    assert state(any_server, A) == "committed"
+    stats = parts.stats.get_stats()
+    assert (stats["urifilter/rejected"], stats["urifilter/reclaimed"]) == (1, 2)
+    assert not await parts.idle()
 
 
 def test_growing_delays(any_server):
@@ -236,39 +226,36 @@ def test_an_idle_spider_takes_over(any_server):
     asyncio.run(main())
 
 
-def test_taken_over_and_dropped(any_server):
+@in_a_crawl()
+async def test_taken_over_and_dropped(parts, any_server):
     """A page that a signal's handler drops, of another site for example, is left to others for ten minutes."""
 
     def refuse(request):
         if request.url == A:
             raise IgnoreRequest
 
-    async def test(parts):
-        parts.crawler.signals.connect(refuse, signals.request_scheduled)
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-        assert not await parts.idle()
-        assert (state(any_server, A), parts.crawl.link.held) == ("in flight", set())
-
-    run(any_server, test)
+    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    with another(any_server) as mine:
+        mine.claim(A, payload=payload(A))
+    assert not await parts.idle()
+    assert (state(any_server, A), parts.crawl.link.held) == ("in flight", set())
+    yield
     assert left(any_server) == {}
 
 
-def test_an_idle_spider_waits_for_others(any_server):
+@in_a_crawl()
+async def test_an_idle_spider_waits_for_others(parts, any_server):
     """It stays open while another crawl has a page in flight, and closes once that is committed."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A)
-            assert await parts.idle()
-            mine.commit([A])
-            while await parts.idle():
-                await asyncio.sleep(0.1)
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim(A)
+        assert await parts.idle()
+        mine.commit([A])
+        while await parts.idle():
+            await asyncio.sleep(0.1)
 
 
-def test_an_idle_spider_waits_for_one_that_is_busy(any_server):
+@in_a_crawl()
+async def test_an_idle_spider_waits_for_one_that_is_busy(parts, any_server):
     """It stays open, however late it looks again: the other calls all the time, and would be dead a lease later."""
 
     async def be_busy(mine):
@@ -276,54 +263,42 @@ def test_an_idle_spider_waits_for_one_that_is_busy(any_server):
             mine.claim(A)
             await asyncio.sleep(0.02)
 
-    async def test(parts):
-        with another(any_server) as mine:
-            busy = asyncio.ensure_future(be_busy(mine))
-            for _ in range(16):  # until the pause between two looks would be longer than a lease
-                assert await parts.idle()
-            busy.cancel()
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        busy = asyncio.ensure_future(be_busy(mine))
+        for _ in range(16):  # until the pause between two looks would be longer than a lease
+            assert await parts.idle()
+        busy.cancel()
 
 
 @pytest.mark.quick
-def test_an_idle_spider_waits_for_what_has_failed(any_server):
+@in_a_crawl(URIFILTER_CLAIM_DELAY=20, URIFILTER_CLAIM_FAILURES=3)
+async def test_an_idle_spider_waits_for_what_has_failed(parts, any_server):
     """For as long as a failure may be delayed, which is longer than a lease here."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-            mine.release([A], delay=30, failed=True)
-        assert await parts.idle()
-
-    run(any_server, test, URIFILTER_CLAIM_DELAY=20, URIFILTER_CLAIM_FAILURES=3)
+    with another(any_server) as mine:
+        mine.claim(A, payload=payload(A))
+        mine.release([A], delay=30, failed=True)
+    assert await parts.idle()
 
 
 @pytest.mark.parametrize(("delay", "stays"), [(3, True), (600, False)])
-def test_what_others_have_released(any_server, delay, stays):
+@in_a_crawl()
+async def test_what_others_have_released(parts, any_server, delay, stays):
     """An idle spider waits for pages that others will have tried again soon, and not for those that they parked."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-            mine.release([A], delay=delay)
-        assert await parts.idle() is stays
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim(A, payload=payload(A))
+        mine.release([A], delay=delay)
+    assert await parts.idle() is stays
 
 
-def test_rejected_by_the_failures_of_others(any_server):
+@in_a_crawl(URIFILTER_CLAIM_FAILURES=1)
+async def test_rejected_by_the_failures_of_others(parts, any_server):
     """A page that others have tried often enough is rejected as it is reclaimed."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-            mine.release([A], failed=True)
-        assert not await parts.idle()
-        assert state(any_server, A) == "committed"
-        assert parts.stats.get_value("urifilter/rejected") == 1
-
-    run(any_server, test, URIFILTER_CLAIM_FAILURES=1)
+    with another(any_server) as mine:
+        mine.claim(A, payload=payload(A))
+        mine.release([A], failed=True)
+    assert not await parts.idle()
+    assert state(any_server, A) == "committed"
+    assert parts.stats.get_value("urifilter/rejected") == 1
 
 
 @pytest.mark.parametrize(
@@ -336,52 +311,44 @@ def test_rejected_by_the_failures_of_others(any_server):
         (json.dumps([1]), "urifilter/unreadable"),
     ],
 )
-def test_not_for_this_spider(any_server, text, stat):
+@in_a_crawl()
+async def test_not_for_this_spider(parts, any_server, text, stat):
     """A page that this spider cannot fetch is left to others for ten minutes; the spider does not wait for it."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=text)
-        assert not await parts.idle()
-        assert state(any_server, A) == "in flight"
-        assert parts.crawl.link.held == set()
-        assert stat is None or parts.stats.get_value(stat) == 1
-        assert left(any_server) == {}
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim(A, payload=text)
+    assert not await parts.idle()
+    assert state(any_server, A) == "in flight"
+    assert parts.crawl.link.held == set()
+    assert stat is None or parts.stats.get_value(stat) == 1
+    assert left(any_server) == {}
 
 
-def test_an_item_of_no_spider(any_server):
+@in_a_crawl()
+async def test_an_item_of_no_spider(parts, any_server):
     """An item of another tool, which is no text, is left alone."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim({"a": [1]})
-        assert not await parts.idle()
-        assert parts.crawl.link.held == set()
-        assert state(any_server, {"a": [1]}) == "in flight"
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim({"a": [1]})
+    assert not await parts.idle()
+    assert parts.crawl.link.held == set()
+    assert state(any_server, {"a": [1]}) == "in flight"
 
 
-def test_parked(any_server, caplog):
+@in_a_crawl(URIFILTER_CLAIM_LAPSES=2)
+async def test_parked(parts, any_server, caplog):
     """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""
-
-    async def test(parts):
-        with UriFilter.open("news", redis=any_server.url) as news:
-            for number in range(2):
-                dead = news.claims(lease=5, holder=f"{number + 1:02x}" * 8, beats=False)
-                assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
-                any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
-        assert not await parts.idle()
-        assert state(any_server, A) == "in flight"
-        assert parts.stats.get_value("urifilter/parked") == 1
-        assert f"{A} killed 2 crawls" in caplog.text
-
-    run(any_server, test, URIFILTER_CLAIM_LAPSES=2)
+    with UriFilter.open("news", redis=any_server.url) as news:
+        for number in range(2):
+            dead = news.claims(lease=5, holder=f"{number + 1:02x}" * 8, beats=False)
+            assert dead.claim(A, payload=payload(A)) if number == 0 else dead.reclaim()
+            any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(dead.holder): 1})
+    assert not await parts.idle()
+    assert state(any_server, A) == "in flight"
+    assert parts.stats.get_value("urifilter/parked") == 1
+    assert f"{A} killed 2 crawls" in caplog.text
 
 
-def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch):
+@in_a_crawl()
+async def test_an_item_of_no_spider_that_cannot_be_given_back(parts, any_server, monkeypatch):
     """What came with it is fetched nevertheless, and the next look gives it back."""
     release, failed = AsyncClaims.release, []
 
@@ -392,25 +359,23 @@ def test_an_item_of_no_spider_that_cannot_be_given_back(any_server, monkeypatch)
         return await release(mine, items, **more)
 
     monkeypatch.setattr(AsyncClaims, "release", away)
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim({"a": [1]})
-            mine.claim(A, payload=payload(A))
-        while not (found := parts.waiting()):
-            assert await parts.idle()
-        await parts.fetched(*found)
-        while await parts.idle():
-            await asyncio.sleep(0.1)
-        assert parts.crawl.link.held == set()
-        assert len(failed) == 1
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim({"a": [1]})
+        mine.claim(A, payload=payload(A))
+    while not (found := parts.waiting()):
+        assert await parts.idle()
+    await parts.fetched(*found)
+    while await parts.idle():
+        await asyncio.sleep(0.1)
+    assert parts.crawl.link.held == set()
+    assert len(failed) == 1
+    yield
     assert state(any_server, A) == "committed"
     assert left(any_server) == {}
 
 
-def test_what_is_written(any_server):
+@in_a_crawl()
+async def test_what_is_written(parts, any_server):
     """A request is written as JSON only when the server is asked to claim its address."""
     written = []
 
@@ -419,13 +384,11 @@ def test_what_is_written(any_server):
             written.append(self.url)
             return super().to_dict(**more)
 
-    async def test(parts):
-        await parts.fetched(await parts.begun(Counted(A)))
-        await parts.begun(Counted(B))
-        new = await parts.found(*(Counted(url, cb_kwargs={"depth": 2}) for url in (A, B, C) * 3))
-        assert ([each.url for each in new], written) == ([C], [A, B, C])
-
-    run(any_server, test)
+    await parts.fetched(await parts.begun(Counted(A)))
+    await parts.begun(Counted(B))
+    new = await parts.found(*(Counted(url, cb_kwargs={"depth": 2}) for url in (A, B, C) * 3))
+    assert ([each.url for each in new], written) == ([C], [A, B, C])
+    yield
     fields = {item: json.loads(claim.payload)["request"] for item, claim in left(any_server).items()}
     assert {item: (each["url"], each.get("cb_kwargs")) for item, each in fields.items()} == {
         B: (B, None),
@@ -434,7 +397,8 @@ def test_what_is_written(any_server):
 
 
 @pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
-def test_claimed_with_its_address_alone(any_server, why, caplog):
+@in_a_crawl()
+async def test_claimed_with_its_address_alone(parts, any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""
     more = {
         "callback": {"callback": print},
@@ -442,12 +406,9 @@ def test_claimed_with_its_address_alone(any_server, why, caplog):
         "tuple": {"meta": {"tuple": (1, 2)}},
         "size": {"meta": {"text": "x" * 70_000}},
     }[why]
-
-    async def test(parts):
-        assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
-        assert parts.stats.get_value("urifilter/url_only") == 2
-
-    run(any_server, test)
+    assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
+    assert parts.stats.get_value("urifilter/url_only") == 2
+    yield
     assert sum("cannot be kept whole" in each.getMessage() for each in caplog.records) == 1
     assert f"without {'meta' if why in {'tuple', 'size'} else why} (" in caplog.text
     assert {item: json.loads(claim.payload) for item, claim in left(any_server).items()} == {
@@ -471,33 +432,29 @@ class Kind(enum.IntEnum):
     ],
     ids=["callback", "errback", "tuple", "enum", "Counter", "body"],
 )
-def test_a_retry_by_the_same_crawl(any_server, more):
+@in_a_crawl()
+async def test_a_retry_by_the_same_crawl(parts, any_server, more):
     """The process that has the whole request uses it, as the spider has made it, as often as it fails."""
-
-    async def test(parts):
-        given = {
-            name: getattr(parts.crawler.spider, value) if value == "about" else value for name, value in more.items()
-        }
-        found = await parts.begun(scrapy.Request(A, **given))
-        for _ in range(2):
-            found.meta["retry_times"] = 2  # as the middleware leaves it
-            await parts.failed(found, OSError())
-            assert await parts.idle()
-            (found,) = parts.waiting()
-            errback = given.pop("errback", None)
-            assert errback is None or found.errback.errback is errback
-            method, body = found.method, found.body
-            assert (found.callback, found.meta, found.cb_kwargs) == (
-                given.get("callback"),
-                given.get("meta", {}),
-                given.get("cb_kwargs", {}),
-            )
-            assert (method, body) == (given.get("method", "GET"), given.get("body", b""))
-            assert found.headers.getlist("X-Name") == [b"a"] * ("headers" in given)
-        await parts.fetched(found)
-        assert parts.crawl.outcomes.whole == {}
-
-    run(any_server, test)
+    given = {name: getattr(parts.crawler.spider, value) if value == "about" else value for name, value in more.items()}
+    found = await parts.begun(scrapy.Request(A, **given))
+    for _ in range(2):
+        found.meta["retry_times"] = 2  # as the middleware leaves it
+        await parts.failed(found, OSError())
+        assert await parts.idle()
+        (found,) = parts.waiting()
+        errback = given.pop("errback", None)
+        assert errback is None or found.errback.errback is errback
+        method, body = found.method, found.body
+        assert (found.callback, found.meta, found.cb_kwargs) == (
+            given.get("callback"),
+            given.get("meta", {}),
+            given.get("cb_kwargs", {}),
+        )
+        assert (method, body) == (given.get("method", "GET"), given.get("body", b""))
+        assert found.headers.getlist("X-Name") == [b"a"] * ("headers" in given)
+    await parts.fetched(found)
+    assert parts.crawl.outcomes.whole == {}
+    yield
     assert left(any_server) == {}
 
 
@@ -558,146 +515,124 @@ def test_a_class_that_redis_names(path):
 
 
 @pytest.mark.parametrize("how", ["fetched", "failed", "seen"])
-def test_a_redirect(any_server, how):
+@in_a_crawl()
+async def test_a_redirect(parts, any_server, how):
     """The addresses of a redirect share an outcome; that which leads to a page of others was fetched."""
-
-    async def test(parts):
-        if how == "seen":
-            with UriFilter.open("news", redis=any_server.url) as news:
-                news.insert(B)
-        moved = await parts.found(redirected(await parts.begun(scrapy.Request(A)), B))
-        if how == "fetched":
-            assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
-            await parts.fetched(*moved)
-        elif how == "failed":
-            await parts.failed(*moved, OSError())
-        if how != "failed":
-            assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
-        assert parts.crawl.link.held == set()
-
-    run(any_server, test)
+    if how == "seen":
+        with UriFilter.open("news", redis=any_server.url) as news:
+            news.insert(B)
+    moved = await parts.found(redirected(await parts.begun(scrapy.Request(A)), B))
+    if how == "fetched":
+        assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
+        await parts.fetched(*moved)
+    elif how == "failed":
+        await parts.failed(*moved, OSError())
+    if how != "failed":
+        assert (state(any_server, A), state(any_server, B)) == ("committed", "committed")
+    assert parts.crawl.link.held == set()
+    yield
     failures = {item: claim.failures for item, claim in left(any_server).items()}
     assert failures == ({A: 1, B: 1} if how == "failed" else {})
 
 
 @pytest.mark.parametrize("of", ["middleware", "callback"])
-def test_a_retry_keeps_the_claim(any_server, of):
+@in_a_crawl()
+async def test_a_retry_keeps_the_claim(parts, any_server, of):
     """The page is in flight until a retry is done, be it of Scrapy's middleware or of the page's own callback."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        retry = request.replace(dont_filter=True)
-        if of == "callback":
-            await parts.fetched(request, retry)
-        else:
-            parts.crawler.engine.crawl(retry)
-        assert state(any_server, A) == "in flight"
-        (retry,) = parts.waiting()
-        await parts.fetched(retry)
-        assert state(any_server, A) == "committed"
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    retry = request.replace(dont_filter=True)
+    if of == "callback":
+        await parts.fetched(request, retry)
+    else:
+        parts.crawler.engine.crawl(retry)
+    assert state(any_server, A) == "in flight"
+    (retry,) = parts.waiting()
+    await parts.fetched(retry)
+    assert state(any_server, A) == "committed"
 
 
-def test_a_copy_in_an_inline_download(any_server):
+@in_a_crawl()
+async def test_a_copy_in_an_inline_download(parts, any_server):
     """A callback that downloads its own page again by the engine has the page in flight until it has finished."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        response = parts.response(request)
-        reached(parts, request.replace(dont_filter=True))
-        assert parts.crawl.link.held == {A}
-        await parts.yielded(response)
-        assert state(any_server, A) == "committed"
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    response = parts.response(request)
+    reached(parts, request.replace(dont_filter=True))
+    assert parts.crawl.link.held == {A}
+    await parts.yielded(response)
+    assert state(any_server, A) == "committed"
 
 
-def test_copies_of_a_request(any_server):
+@in_a_crawl()
+async def test_copies_of_a_request(parts, any_server):
     """What a page's callback makes of its request is a request of its own, unless it is that once more."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        output = request.replace(url=B), request.replace(dont_filter=False), request.replace(url=C, dont_filter=True)
-        await parts.fetched(request, *output)
-        assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in flight", "new"]
-        assert {each.url for each in parts.waiting()} == {B, C}
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    output = request.replace(url=B), request.replace(dont_filter=False), request.replace(url=C, dont_filter=True)
+    await parts.fetched(request, *output)
+    assert [state(any_server, each) for each in (A, B, C)] == ["committed", "in flight", "new"]
+    assert {each.url for each in parts.waiting()} == {B, C}
 
 
-def test_a_duplicate_of_a_page_under_way(any_server):
+@in_a_crawl()
+async def test_a_duplicate_of_a_page_under_way(parts, any_server):
     """It is dropped while its page is in flight, and that page is committed as it ends."""
-
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        assert await parts.found(scrapy.Request(A)) == []
-        await parts.fetched(request)
-        assert state(any_server, A) == "committed"
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    assert await parts.found(scrapy.Request(A)) == []
+    await parts.fetched(request)
+    assert state(any_server, A) == "committed"
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
-def test_a_start_of_others(any_server, dont_filter):
+@in_a_crawl()
+async def test_a_start_of_others(parts, any_server, dont_filter):
     """A start that another crawl has in flight is fetched, and what it redirects to; the other one ends it."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A)
-            (start,) = await parts.started(scrapy.Request(A, dont_filter=dont_filter))
-            (moved,) = await parts.found(redirected(start, B))
-            await parts.fetched(moved)
-            assert state(any_server, A) == "in flight"
-            assert parts.crawl.link.held == set()
-            assert len(await parts.started(scrapy.Request(A, dont_filter=dont_filter))) == dont_filter
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim(A)
+        (start,) = await parts.started(scrapy.Request(A, dont_filter=dont_filter))
+        (moved,) = await parts.found(redirected(start, B))
+        await parts.fetched(moved)
+        assert state(any_server, A) == "in flight"
+        assert parts.crawl.link.held == set()
+        assert len(await parts.started(scrapy.Request(A, dont_filter=dont_filter))) == dont_filter
 
 
-def test_a_request_that_vanished(any_server):
+@in_a_crawl()
+async def test_a_request_that_vanished(parts, any_server):
     """If a handler drops a retry, an idle spider does not keep the page: it has failed."""
 
     def refuse(request):
         if request.dont_filter and request.url == A:
             raise IgnoreRequest
 
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        parts.crawler.signals.connect(refuse, signals.request_scheduled)
-        assert await parts.found(request.replace(dont_filter=True)) == []
-        await parts.answered()
-        assert parts.crawl.link.held == set()
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A))
+    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    assert await parts.found(request.replace(dont_filter=True)) == []
+    await parts.answered()
+    assert parts.crawl.link.held == set()
+    yield
     assert left(any_server)[A].failures == 1
 
 
-def test_a_spider_that_stops(any_server):
+@in_a_crawl()
+async def test_a_spider_that_stops(parts, any_server):
     """All that it has in flight is offered at once, without a failure or lapse."""
-
-    async def test(parts):
-        await parts.begun(scrapy.Request(A))
-        parts.crawler.engine.crawl(scrapy.Request(B))
-        await parts.answered()
-        parts.crawler.engine.crawl(scrapy.Request(C))
-
-    run(any_server, test)
+    await parts.begun(scrapy.Request(A))
+    parts.crawler.engine.crawl(scrapy.Request(B))
+    await parts.answered()
+    parts.crawler.engine.crawl(scrapy.Request(C))
+    yield
     found = left(any_server)
     assert found.keys() == {A, B, C}
     assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
 
 
-def test_a_look_as_the_spider_stops(any_server):
+@in_a_crawl()
+async def test_a_look_as_the_spider_stops(parts, any_server):
     """Pages that an idle spider takes over as it is stopped are offered at once."""
-
-    async def test(parts):
-        with another(any_server) as mine:
-            mine.claim(A, payload=payload(A))
-        assert parts.crawl.reclaiming.stays()
-        await asyncio.sleep(0)
-
-    run(any_server, test)
+    with another(any_server) as mine:
+        mine.claim(A, payload=payload(A))
+    assert parts.crawl.reclaiming.stays()
+    await asyncio.sleep(0)
+    yield
     assert left(any_server).keys() == {A}
 
 
@@ -767,18 +702,16 @@ def test_not_shared(any_server, what):
     run(any_server, test, **({"URIFILTER_SHARE": 1} if what != "no setting" else {}))
 
 
-def test_shared_items_that_are_forgotten(any_server, monkeypatch):
+@in_a_crawl(URIFILTER_SHARE=1)
+async def test_shared_items_that_are_forgotten(parts, any_server, monkeypatch):
     """Of many shared items a crawl knows the last ones; a link to another one claims it and releases it once more."""
     monkeypatch.setattr("urifilter_redis.scrapy.outcomes.MOST_SHARED", 1)
-
-    async def test(parts):
-        links = [scrapy.Request(each) for each in (A, B, C)]
-        for each in (*links, links[1].copy()):
-            parts.crawler.engine.crawl(each)
-            await parts.answered()
-        assert parts.stats.get_value("urifilter/shared") == 3
-
-    run(any_server, test, URIFILTER_SHARE=1)
+    links = [scrapy.Request(each) for each in (A, B, C)]
+    for each in (*links, links[1].copy()):
+        parts.crawler.engine.crawl(each)
+        await parts.answered()
+    assert parts.stats.get_value("urifilter/shared") == 3
+    yield
     assert left(any_server).keys() == {A, B, C}
 
 
@@ -806,22 +739,20 @@ def test_found_while_redis_is_away(make_server, on_error):
 
 
 @pytest.mark.quick
-def test_links_that_cannot_be_told(any_server):
+@in_a_crawl()
+async def test_links_that_cannot_be_told(parts, any_server):
     """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
+    request = await parts.begun(scrapy.Request(A))
+    parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
+    response = parts.response(request)
 
-    async def test(parts):
-        request = await parts.begun(scrapy.Request(A))
-        parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
-        response = parts.response(request)
+    async def result():
+        yield link
 
-        async def result():
-            yield link
-
-        link = scrapy.Request(C)
-        assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
-        parts.crawler.engine.crawl(link)
-
-    run(any_server, test)
+    link = scrapy.Request(C)
+    assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
+    parts.crawler.engine.crawl(link)
+    yield
     assert left(any_server).keys() == {A}
 
 

@@ -17,7 +17,7 @@ from scrapy.settings import Settings  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 from support.proxy import Fault, Proxy, never  # noqa: E402
-from support.scrapy_parts import A, B, C, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
+from support.scrapy_parts import A, B, C, crawler_of, in_a_crawl, kept, opened, redirected, run, seen  # noqa: E402
 from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import ConfigMismatch, Timeouts, UriFilter  # noqa: E402
@@ -35,18 +35,15 @@ def urls(requests):
     return [each.url for each in requests]
 
 
-def test_a_request_is_seen_once_it_was_asked_about(any_server):
+@in_a_crawl()
+async def test_a_request_is_seen_once_it_was_asked_about(parts):
     """As by Scrapy's filter, by method, canonical address and body; all that is enqueued at once is one call."""
-
-    async def test(parts):
-        requests = [scrapy.Request(A), scrapy.Request(B), scrapy.Request(f"{A}#part"), scrapy.Request(A, method="POST")]
-        new = await parts.found(*requests, *(each.copy() for each in requests))
-        assert sorted((each.url, each.method) for each in new) == [(A, "GET"), (A, "POST"), (B, "GET")]
-        assert await parts.found(scrapy.Request(A)) == []
-        stats = parts.stats.get_stats()
-        assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (1, 8, 6)
-
-    run(any_server, test)
+    requests = [scrapy.Request(A), scrapy.Request(B), scrapy.Request(f"{A}#part"), scrapy.Request(A, method="POST")]
+    new = await parts.found(*requests, *(each.copy() for each in requests))
+    assert sorted((each.url, each.method) for each in new) == [(A, "GET"), (A, "POST"), (B, "GET")]
+    assert await parts.found(scrapy.Request(A)) == []
+    stats = parts.stats.get_stats()
+    assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (1, 8, 6)
 
 
 def test_it_is_shared(any_server):
@@ -65,20 +62,17 @@ def test_it_is_shared(any_server):
     run(any_server, after)
 
 
-def test_calls(any_server):
+@in_a_crawl()
+async def test_calls(parts):
     """One call at a time asks about 500 requests at most; meanwhile others gather."""
-
-    async def test(parts):
-        for number in range(2 * MOST + 1):
-            parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
-        assert parts.scheduler.has_pending_requests()
-        assert parts.waiting() == []
-        await parts.answered()
-        assert len(parts.waiting()) == 2 * MOST + 1
-        assert not parts.scheduler.has_pending_requests()
-        assert parts.stats.get_value("urifilter/calls") == 3
-
-    run(any_server, test)
+    for number in range(2 * MOST + 1):
+        parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
+    assert parts.scheduler.has_pending_requests()
+    assert parts.waiting() == []
+    await parts.answered()
+    assert len(parts.waiting()) == 2 * MOST + 1
+    assert not parts.scheduler.has_pending_requests()
+    assert parts.stats.get_value("urifilter/calls") == 3
 
 
 @pytest.mark.parametrize("own", ["scrapy.core.scheduler.Scheduler", None])
@@ -129,34 +123,29 @@ def test_clear(any_server, caplog, clear):
     assert seen(any_server, *items) == [not clear, False]
 
 
-def test_meta_is_the_spiders(any_server):
+@in_a_crawl()
+async def test_meta_is_the_spiders(parts):
     """What is known about a request is not in its meta while it is downloaded: links may have a copy of it."""
-
-    async def test(parts):
-        new = await parts.begun(scrapy.Request(A, meta={"mine": 1}))
-        assert new.meta == {"mine": 1}
-        await parts.fetched(new, scrapy.Request(B, meta=new.meta), scrapy.Request(A, meta=new.meta))
-        assert urls(parts.waiting()) == [B]
-
-    run(any_server, test)
+    new = await parts.begun(scrapy.Request(A, meta={"mine": 1}))
+    assert new.meta == {"mine": 1}
+    await parts.fetched(new, scrapy.Request(B, meta=new.meta), scrapy.Request(A, meta=new.meta))
+    assert urls(parts.waiting()) == [B]
 
 
-def test_an_errback_is_the_spiders(any_server):
+@in_a_crawl()
+async def test_an_errback_is_the_spiders(parts):
     """The spider's own errback is called, its output goes on, and a scheduler on disk finds it in the request."""
 
-    async def test(parts):
-        def failed(failure):
-            return [failure.value]
+    def failed(failure):
+        return [failure.value]
 
-        request = await parts.begun(scrapy.Request(A, errback=failed))
-        retry = request.replace(dont_filter=True)
-        parts.crawler.engine.crawl(retry)
-        assert retry.errback is failed
-        (retry,) = parts.waiting()
-        error = OSError()
-        assert retry.errback(Failure(error)) == [error]
-
-    run(any_server, test)
+    request = await parts.begun(scrapy.Request(A, errback=failed))
+    retry = request.replace(dont_filter=True)
+    parts.crawler.engine.crawl(retry)
+    assert retry.errback is failed
+    (retry,) = parts.waiting()
+    error = OSError()
+    assert retry.errback(Failure(error)) == [error]
 
 
 def test_the_url_of_a_request(any_server):
@@ -322,32 +311,30 @@ def test_other_settings_than_the_filters(any_server):
     assert run(any_server, test, URIFILTER_CAPACITY=None) == 1
 
 
-def test_dropped_before_the_scheduler(any_server):
+@in_a_crawl()
+async def test_dropped_before_the_scheduler(parts, any_server):
     """Nobody is asked about a request that a signal's handler drops."""
 
     def refuse(request):
         if request.url == B:
             raise IgnoreRequest
 
-    async def test(parts):
-        parts.crawler.signals.connect(refuse, signals.request_scheduled)
-        assert urls(await parts.found(scrapy.Request(A), scrapy.Request(B))) == [A]
-        return parts.item(scrapy.Request(B))
+    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    assert urls(await parts.found(scrapy.Request(A), scrapy.Request(B))) == [A]
+    item = parts.item(scrapy.Request(B))
+    yield
+    assert seen(any_server, item) == [False]
 
-    assert seen(any_server, run(any_server, test)) == [False]
 
-
-def test_a_closing_crawl_gives_back(any_server):
+@in_a_crawl()
+async def test_a_closing_crawl_gives_back(parts, any_server):
     """All requests that wait for an answer, and in the scheduler's memory, are kept for the next crawl."""
-
-    async def test(parts):
-        parts.crawler.engine.crawl(scrapy.Request(A))
-        await parts.answered()
-        parts.crawler.engine.crawl(scrapy.Request(B))
-        assert parts.scheduler.held == 1
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
-
-    items = run(any_server, test)
+    parts.crawler.engine.crawl(scrapy.Request(A))
+    await parts.answered()
+    parts.crawler.engine.crawl(scrapy.Request(B))
+    assert parts.scheduler.held == 1
+    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
+    yield
     assert kept(any_server) == set(items)
 
 
@@ -494,66 +481,64 @@ def test_a_page_whose_answer_was_lost_is_recorded(any_server):
 
 
 @pytest.mark.parametrize("how", ["exception", "status", "callback", "pipeline", "vanished", "half-way"])
-def test_a_failed_page_is_new_again(any_server, how):
+@in_a_crawl()
+async def test_a_failed_page_is_new_again(parts, any_server, how):
     """It is not asked about again in this crawl; after it, it and all that redirected to it are new, and no others."""
-
-    async def test(parts):
-        first, fetched = sorted(await parts.found(scrapy.Request(A), scrapy.Request("https://example.com/z")), key=str)
-        await parts.fetched(fetched, status=404)
-        (middle,) = await parts.found(redirected(first, B))
-        (last,) = await parts.found(redirected(middle, C))
-        (retry,) = await parts.found(last.replace(dont_filter=True))
-        if how == "exception":
-            await parts.failed(retry, OSError())
-        elif how == "status":
-            await parts.fetched(retry, status=503)
-        elif how in {"callback", "half-way"}:
-            await parts.fetched(retry, *([{"an": "item"}] if how == "half-way" else []), KeyError())
-        elif how == "pipeline":
-            response = parts.response(retry)
-            await parts.yielded(response, {"an": "item"})
-            told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
-            parts.crawler.signals.send_catch_log(signals.item_error, **told)
-        assert not await parts.idle()  # by then a request that vanished has failed
-        requests = [scrapy.Request(each) for each in (A, B, C, fetched.url)]
-        assert await parts.found(*requests) == []
-        return [parts.item(each) for each in requests]
-
-    assert seen(any_server, *run(any_server, test)) == [False, False, False, True]
+    first, fetched = sorted(await parts.found(scrapy.Request(A), scrapy.Request("https://example.com/z")), key=str)
+    await parts.fetched(fetched, status=404)
+    (middle,) = await parts.found(redirected(first, B))
+    (last,) = await parts.found(redirected(middle, C))
+    (retry,) = await parts.found(last.replace(dont_filter=True))
+    if how == "exception":
+        await parts.failed(retry, OSError())
+    elif how == "status":
+        await parts.fetched(retry, status=503)
+    elif how in {"callback", "half-way"}:
+        await parts.fetched(retry, *([{"an": "item"}] if how == "half-way" else []), KeyError())
+    elif how == "pipeline":
+        response = parts.response(retry)
+        await parts.yielded(response, {"an": "item"})
+        told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
+        parts.crawler.signals.send_catch_log(signals.item_error, **told)
+    assert not await parts.idle()  # by then a request that vanished has failed
+    requests = [scrapy.Request(each) for each in (A, B, C, fetched.url)]
+    assert await parts.found(*requests) == []
+    items = [parts.item(each) for each in requests]
+    yield
+    assert seen(any_server, *items) == [False, False, False, True]
 
 
 @pytest.mark.parametrize("signal", [signals.item_scraped, signals.item_dropped])
-def test_items_that_are_handled(any_server, signal):
+@in_a_crawl()
+async def test_items_that_are_handled(parts, any_server, signal):
     """An item that is dropped is no failure of its page."""
-
-    async def test(parts):
-        response = parts.response(await parts.begun(scrapy.Request(A)))
-        await parts.yielded(response, {"an": "item"})
-        told = {"item": {}, "response": response, "spider": None, "exception": DropItem("")}
-        parts.crawler.signals.send_catch_log(signal, **told)
-        return parts.item(response.request)
-
-    assert seen(any_server, run(any_server, test)) == [True]
+    response = parts.response(await parts.begun(scrapy.Request(A)))
+    await parts.yielded(response, {"an": "item"})
+    told = {"item": {}, "response": response, "spider": None, "exception": DropItem("")}
+    parts.crawler.signals.send_catch_log(signal, **told)
+    item = parts.item(response.request)
+    yield
+    assert seen(any_server, item) == [True]
 
 
 @pytest.mark.parametrize("how", ["seen", "off the site"])
-def test_a_redirect_that_ends(any_server, how):
+@in_a_crawl()
+async def test_a_redirect_that_ends(parts, any_server, how):
     """The address that redirected there was fetched, and stays seen."""
 
     def offsite(request):
         if request.url == C:
             raise IgnoreRequest
 
-    async def test(parts):
-        parts.crawler.signals.connect(offsite, signals.request_scheduled)
-        one, two = sorted(await parts.found(scrapy.Request(A), scrapy.Request(B)), key=str)
-        await parts.fetched(two)
-        assert await parts.found(redirected(one, {"seen": B, "off the site": C}[how])) == []
-        assert not await parts.idle()
-        assert parts.crawl.outcomes.failed == {}
-        return [parts.item(scrapy.Request(each)) for each in (A, B, C)]
-
-    assert seen(any_server, *run(any_server, test)) == [True, True, False]
+    parts.crawler.signals.connect(offsite, signals.request_scheduled)
+    one, two = sorted(await parts.found(scrapy.Request(A), scrapy.Request(B)), key=str)
+    await parts.fetched(two)
+    assert await parts.found(redirected(one, {"seen": B, "off the site": C}[how])) == []
+    assert not await parts.idle()
+    assert parts.crawl.outcomes.failed == {}
+    items = [parts.item(scrapy.Request(each)) for each in (A, B, C)]
+    yield
+    assert seen(any_server, *items) == [True, True, False]
 
 
 #: Chains of redirects that come to one item more than once, with the settings that make one of them.
@@ -589,67 +574,62 @@ def test_a_redirect_to_the_same_item(any_server, chain, of):
     assert all(seen(any_server, *run(any_server, test, **settings)))
 
 
-def test_a_redirect_in_a_circle(any_server):
+@in_a_crawl()
+async def test_a_redirect_in_a_circle(parts, any_server):
     """It has failed after three visits of an address, and all of them are new for the next crawl."""
-
-    async def test(parts):
-        (request,), visits = await parts.found(scrapy.Request(A)), [A]
-        while found := await parts.found(redirected(request, B if request.url == A else A)):
-            (request,) = found
-            visits.append(request.url)
-        assert visits == [A, B] * 3
-        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
-
-    assert seen(any_server, *run(any_server, test)) == [False, False]
+    (request,), visits = await parts.found(scrapy.Request(A)), [A]
+    while found := await parts.found(redirected(request, B if request.url == A else A)):
+        (request,) = found
+        visits.append(request.url)
+    assert visits == [A, B] * 3
+    assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
+    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
+    yield
+    assert seen(any_server, *items) == [False, False]
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
-def test_a_redirect_of_a_retry(any_server, is_seen):
+@in_a_crawl()
+async def test_a_redirect_of_a_retry(parts, any_server, is_seen):
     """It is asked about and recorded: dont_filter is the retry's, and not the spider's."""
-
-    async def test(parts):
-        if is_seen:
-            await parts.fetched(await parts.begun(scrapy.Request(B)))
-        (retry,) = await parts.found((await parts.begun(scrapy.Request(A))).replace(dont_filter=True))
-        found = await parts.found(redirected(retry, B))
-        assert urls(found) == ([] if is_seen else [B])
-        for each in found:
-            await parts.fetched(each)
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
-
-    assert seen(any_server, *run(any_server, test)) == [True, True]
+    if is_seen:
+        await parts.fetched(await parts.begun(scrapy.Request(B)))
+    (retry,) = await parts.found((await parts.begun(scrapy.Request(A))).replace(dont_filter=True))
+    found = await parts.found(redirected(retry, B))
+    assert urls(found) == ([] if is_seen else [B])
+    for each in found:
+        await parts.fetched(each)
+    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
+    yield
+    assert seen(any_server, *items) == [True, True]
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
-def test_a_start_twice(any_server, dont_filter):
+@in_a_crawl()
+async def test_a_start_twice(parts, dont_filter):
     """As with Scrapy's own filter: with ``dont_filter`` it is fetched each time, even if it failed, else once."""
-
-    async def test(parts):
-        one = scrapy.Request(A, dont_filter=dont_filter)
-        found = await parts.started(one, one.replace())
-        assert len(found) == 1 + dont_filter
-        for each in found:
-            await parts.failed(each, OSError())
-        assert len(await parts.started(one.replace())) == dont_filter
-
-    run(any_server, test)
+    one = scrapy.Request(A, dont_filter=dont_filter)
+    found = await parts.started(one, one.replace())
+    assert len(found) == 1 + dont_filter
+    for each in found:
+        await parts.failed(each, OSError())
+    assert len(await parts.started(one.replace())) == dont_filter
 
 
-def test_a_redirect_off_the_site_ends_the_crawl(any_server):
+@in_a_crawl()
+async def test_a_redirect_off_the_site_ends_the_crawl(parts, any_server):
     """The engine may find out in the same turn that nothing is left to do: the address is fetched all the same."""
 
     def offsite(request):
         if request.url == C:
             raise IgnoreRequest
 
-    async def test(parts):
-        parts.crawler.signals.connect(offsite, signals.request_scheduled)
-        parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), C))
-        assert not await parts.idle()
-        return [parts.item(scrapy.Request(each)) for each in (A, C)]
-
-    assert seen(any_server, *run(any_server, test)) == [True, False]
+    parts.crawler.signals.connect(offsite, signals.request_scheduled)
+    parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), C))
+    assert not await parts.idle()
+    items = [parts.item(scrapy.Request(each)) for each in (A, C)]
+    yield
+    assert seen(any_server, *items) == [True, False]
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import http.server
 import inspect
@@ -11,7 +10,7 @@ import re
 import threading
 
 import pytest
-from support.proxy import HttpProxy, at_random
+from support.proxy import HttpProxy
 from support.servers import wait_until
 
 from urifilter_redis import Claim, Timeouts
@@ -69,27 +68,6 @@ def known(api, before):
     return info if info["info"]["inserted"] and counts(info) != before else None
 
 
-@pytest.mark.slow
-def test_awaited(service, news):
-    """The same, awaited, 50 requests at once."""
-
-    async def ask():
-        async with AsyncFilterAPIClient(service.url) as api:
-            asked = [api.unique("news", [f"https://example.com/{i % 40}" for i in range(j, j + 20)]) for j in range(50)]
-            told = collections.Counter(uri for some in await asyncio.gather(*asked) for uri in some)
-            rest = (
-                await api.contains_many("news", ["https://example.com/1", "z"]),
-                await api.forget("news", ["https://example.com/1"]),
-                await api.filters(),
-                (await api.filter("news", ["https://example.com/1"]))["URI_list_unique"],
-            )
-            return told, rest
-
-    told, rest = asyncio.run(ask())
-    assert told == {f"https://example.com/{i}": 1 for i in range(40)}
-    assert rest == ([1, 0], [True], ["news"], ["https://example.com/1"])
-
-
 def test_both_clients_are_alike():
     """Same methods, same arguments."""
     names = [name for name in vars(FilterAPIClient) if not name.startswith("_")]
@@ -106,25 +84,6 @@ def test_addresses_that_are_none(url, monkeypatch):
     monkeypatch.setenv("URIFILTER_API_URL", "nonsense")
     with pytest.raises(ValueError, match="the service's address is a URL such as"):
         FilterAPIClient(url)
-
-
-@pytest.mark.slow
-def test_threads_share_a_client(service, news):
-    """8 threads over one client and a proxy that loses a tenth of everything: each item is new once."""
-    told: collections.Counter[str] = collections.Counter()
-    port = int(service.url.rsplit(":", 1)[1])
-    with HttpProxy(port, at_random(5, 0.1), late_after=5) as proxy, FilterAPIClient(proxy.url) as api:
-
-        def insert_all() -> None:
-            for start in range(0, 3000, 100):
-                told.update(api.unique("news", [f"https://example.com/{i}" for i in range(start, start + 100)]))
-
-        threads = [threading.Thread(target=insert_all) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert told == {f"https://example.com/{i}": 1 for i in range(3000)}
 
 
 class Scripted(http.server.ThreadingHTTPServer):
@@ -290,21 +249,11 @@ def test_odd_answers(ages):
     assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
 
 
-def test_long_items_go_out_in_several_requests(service, news):
+def test_long_items_go_out_in_several_requests(api, news):
     """By their bytes, too: 100 items of 60,000 characters are no body that is too large."""
     uris = [f"{i}/{'ä' * 30_000}" for i in range(100)]
-    with FilterAPIClient(service.url) as api:
-        assert api.unique("news", uris) == uris
-        assert api.ages("news", uris) == [1] * 100
-        with pytest.raises(FilterAPIError) as refused:
-            api.unique("news", ["short", "x" * 70_000])
-    assert (refused.value.error_code, refused.value.indices) == ("item_too_long", [1])
-
-
-def test_proxies_are_for_what_is_crawled(service, news, monkeypatch):
-    """The environment's proxy is not asked."""
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    assert FilterAPI("news", ["a"], url=service.url)["unique"] == 1
+    assert api.unique("news", uris) == uris
+    assert api.ages("news", uris) == [1] * 100
 
 
 def test_refused_after_it_may_have_run():

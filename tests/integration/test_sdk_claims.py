@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from support.blocked import SDK, Clients
 from support.proxy import Fault, HttpProxy
 from support.servers import wait_until
 from support.service import ask
@@ -75,50 +76,34 @@ def until_of(redis) -> float:
     )
 
 
-def test_beats(api, news, any_server):
+@pytest.fixture(params=SDK)
+def clients(request):
+    with Clients(request.param) as made:
+        yield made
+
+
+def test_beats(clients, service, news, any_server):
     """An object that makes no call keeps what it has."""
-    with api.claims("news", lease=5) as mine:
+    with clients.open(redis=service.url).claims(lease=5) as mine:
         mine.claim_many(["a", "b"])
         held, before = mine.held, until_of(any_server)
-        wait_until(lambda: until_of(any_server) > before + 1000, "nobody beats")
+        clients.wait_until(lambda: until_of(any_server) > before + 1000, "nobody beats")
         assert mine.held == held
 
 
-def test_beats_end_with_their_client(service, news):
+def test_beats_end_with_their_client(clients, service, news):
     """A thread or a task of an object that nobody closes."""
 
     def beating():
-        return [each for each in threading.enumerate() if each.name == "urifilter-beat"]
+        return [*(each for each in threading.enumerate() if each.name == "urifilter-beat"), *clients.tasks]
 
     before = beating()
-    with FilterAPIClient(service.url) as api:
-        mine = api.claims("news")
-        mine.claim("a")
-        assert len(beating()) > len(before)
+    api = clients.open(redis=service.url)
+    mine = api.claims()
+    mine.claim("a")
+    assert len(beating()) > len(before)
+    api.close()
     assert [each for each in beating() if each not in before] == []
-
-    async def go():
-        async with AsyncFilterAPIClient(service.url) as api:
-            mine = api.claims("news")
-            await mine.claim("b")
-            assert len(asyncio.all_tasks()) > 1
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(go()) == 1
-
-
-def test_beats_of_a_task(service, news, any_server):
-    """Likewise in asyncio."""
-
-    async def go():
-        async with AsyncFilterAPIClient(service.url) as api, api.claims("news", lease=5) as mine:
-            await mine.claim("a")
-            before = until_of(any_server)
-            while until_of(any_server) <= before + 1000:
-                await asyncio.sleep(0.1)
-            return mine.held
-
-    assert asyncio.run(asyncio.wait_for(go(), 60)) == [Claim("a", "a")]
 
 
 def test_beats_survive_a_service_that_is_away(service, news, any_server, caplog):

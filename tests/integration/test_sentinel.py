@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -511,15 +510,6 @@ def _cut_off(master, watched: Watched) -> None:
         if each is not master:
             each.suspend()
     master.ask("execute_command", "CLIENT", "KILL", "TYPE", "replica")
-
-
-def test_pickled(watched):
-    """A pickled filter is opened anew by its address, with its options."""
-    url = watched.url_of(wait_replicas=1)
-    with UriFilter.create("news", redis=url, timeouts=LONG, **FILTER) as news:
-        there = pickle.loads(pickle.dumps(news))
-        with there:
-            assert there.insert("a") is True
 
 
 def test_a_client_object_of_the_master(watched):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+from support.blocked import Clients
 
-from urifilter_redis import AsyncUriFilter, BadItem, Timeouts, UriFilter, drop_filter, list_filters
+from urifilter_redis import Timeouts, UriFilter, drop_filter, list_filters
 from urifilter_redis.sdk import FilterAPIClient
 
 #: Of no argument the right type.
@@ -102,23 +101,11 @@ def test_where_a_filter_is(any_server):
     assert list_filters(redis=url) == ["any"]
 
 
-def test_arguments_for_asyncio(any_server):
-    """As the others; and whether calls are sent together."""
-
-    async def main() -> None:
-        for wrong, name in (({"coalesce": "no"}, "coalesce is True or False"), ({"timeouts": 5}, "timeouts is")):
-            with pytest.raises(TypeError, match=name):
-                await AsyncUriFilter.create("made", capacity=1000, redis=any_server.url, **wrong)
-        with pytest.raises(ValueError, match="a filter's name"):
-            await AsyncUriFilter.open(None, redis=any_server.url)
-        async with await AsyncUriFilter.create("made", capacity=1000, redis=any_server.url) as made:
-            with pytest.raises(BadItem, match="None is no item"):
-                await made.insert(None)
-            async with made.claims(beats=False) as mine:
-                with pytest.raises(TypeError, match="reason is a str"):
-                    await mine.reject(["a"], None)
-
-    asyncio.run(main())
+def test_whether_calls_are_sent_together(any_server):
+    """That is an argument of the awaited client alone; for all others one code makes both."""
+    with Clients("asyncio") as clients, pytest.raises(TypeError, match="coalesce is True or False"):
+        clients.create("made", capacity=1000, redis=any_server.url, coalesce="no")
+    assert list_filters(redis=any_server.url) == []
 
 
 def test_arguments_over_http(api):

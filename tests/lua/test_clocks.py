@@ -17,11 +17,6 @@ def shard(server):
         yield Shard(client, geometry("blocked", 12, 100, **RING))
 
 
-def now(shard) -> int:
-    seconds, microseconds = shard.client.time()
-    return seconds * 1000 + microseconds // 1000
-
-
 def put(shard, **fields) -> None:
     shard.client.hset(KEYS.meta, mapping=fields)
 
@@ -32,42 +27,42 @@ def got(shard, field) -> int:
 
 def test_checkpointed(shard):
     """The next one that is finished counts; of two that are not in the future the later one does."""
-    uid, began = shard.config.uid, now(shard)
+    uid, began = shard.config.uid, shard.now()
     put(shard, checkpointed=began + YEAR)
     shard.call(calls.checkpoint("finish", uid, KEYS, 1, began))
     assert got(shard, "checkpointed") == began
     shard.call(calls.checkpoint("finish", uid, KEYS, 2, began - 1000))
     assert got(shard, "checkpointed") == began
     shard.call(calls.checkpoint("finish", uid, KEYS, 3, began + YEAR))  # the clock was set back while it was written
-    assert began <= got(shard, "checkpointed") <= now(shard)
+    assert began <= got(shard, "checkpointed") <= shard.now()
 
 
 def test_leased(shard):
     """Who holds a lease for a year holds it from now on for as long as any; it can renew it, and give it back."""
-    uid, year = shard.config.uid, now(shard) + YEAR
+    uid, year = shard.config.uid, shard.now() + YEAR
     put(shard, worker="a", leased=year)
     assert shard.call(calls.tend("release", uid, KEYS, "b")) == 0
     assert got(shard, "leased") == year
-    before = now(shard)
+    before = shard.now()
     assert shard.call(calls.tend("take", uid, KEYS, "b", 60_000)) == 0
-    assert before + 60_000 <= got(shard, "leased") <= now(shard) + 60_000
+    assert before + 60_000 <= got(shard, "leased") <= shard.now() + 60_000
     assert shard.client.hget(KEYS.meta, "worker") == b"a"
     put(shard, leased=year)
     assert shard.call(calls.tend("take", uid, KEYS, "a", 60_000)) == 1
-    assert got(shard, "leased") <= now(shard) + 60_000
+    assert got(shard, "leased") <= shard.now() + 60_000
     assert shard.call(calls.tend("release", uid, KEYS, "a")) == 1
     assert shard.call(calls.tend("take", uid, KEYS, "b", 60_000)) == 1
 
 
 def test_restored(shard):
     """A restorer that was heard in the future was heard now: it is not taken over yet, and is once it was silent."""
-    uid, year = shard.config.uid, now(shard) + YEAR
+    uid, year = shard.config.uid, shard.now() + YEAR
     shard.call(calls.restore("begin", uid, KEYS, "a", timeline=""))
     put(shard, restored=year)
-    before = now(shard)
+    before = shard.now()
     with pytest.raises(Exception, match="^RESTORING"):
         shard.call(calls.restore("begin", uid, KEYS, "b", timeline=""))
-    assert before <= got(shard, "restored") <= now(shard)
+    assert before <= got(shard, "restored") <= shard.now()
     put(shard, restored=before - 15_000)
     shard.call(calls.restore("begin", uid, KEYS, "b", timeline=""))
     assert shard.client.hget(KEYS.meta, "restorer") == b"b"
@@ -78,15 +73,15 @@ def test_opened(shard):
     uid, opened = shard.config.uid, got(shard, "opened")
     assert shard.call(calls.reopen(uid, KEYS)) == 0
     assert got(shard, "opened") == opened
-    year = now(shard) + YEAR
+    year = shard.now() + YEAR
     put(shard, opened=year)
-    before = now(shard)
+    before = shard.now()
     assert shard.call(calls.reopen(uid, KEYS)) == 1
-    assert before <= got(shard, "opened") <= now(shard)
+    assert before <= got(shard, "opened") <= shard.now()
     assert shard.call(calls.reopen(uid, KEYS)) == 0
     state = shard.state()
     assert state.ahead == (year,)
-    assert [state.opened_by(each) for each in (before - 1, now(shard), year)] == [before - 1, state.opened, year]
+    assert [state.opened_by(each) for each in (before - 1, shard.now(), year)] == [before - 1, state.opened, year]
     for _ in range(100):  # it does not grow without end
         put(shard, opened=year)
         assert shard.call(calls.reopen(uid, KEYS)) == 1
@@ -100,9 +95,9 @@ def test_opened(shard):
 
 def test_turned(shard):
     """A slice that was opened in the future was so when it is closed, at the latest."""
-    put(shard, opened=now(shard) + YEAR)
+    put(shard, opened=shard.now() + YEAR)
     turn = (shard.state(), "0123456789abcdef", shard.state().view.slices[-1])
     shard.call(calls.turn("allocate", KEYS, *turn, names=["history_1", "today"]))
     shard.call(calls.turn("turn", KEYS, *turn, names=["history_1", "today"]))
     (closed,) = shard.state().closed
-    assert closed.opened == closed.closed == shard.state().opened <= now(shard)
+    assert closed.opened == closed.closed == shard.state().opened <= shard.now()

@@ -85,40 +85,6 @@ def test_turn_looks_at_the_slices(client, shard):
         shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, **turn))
 
 
-def test_filter_that_has_grown(client, shard):
-    """Past its capacity the module takes more memory: all that was seen is seen, and new items are new."""
-    for first in range(10, 1000, 90):
-        assert set(shard.ask("insert", some(90, first))) == {0}
-    assert client.execute_command("BF.INFO", TODAY, "CAPACITY")[0] > ROOM
-    assert 0 not in shard.ask("contains", some(500))
-    assert 0 not in shard.ask("contains", some(500, 500))
-
-
-def test_item_that_comes_twice(shard):
-    """It is new once, also if it was forgotten."""
-    (one, two), old = some(2, first=100), some(1)[0]
-    assert shard.ask("insert", [one, two, one, old, one]) == [0, 0, 1, 1, 1]
-    assert shard.ask("forget", [one, one]) == [1, 0]
-    assert shard.ask("insert", [one, two, one]) == [0, 1, 1]
-    assert shard.meta()["inserted"] == "13"
-
-
-def test_seen_items_behind_new_ones(client, shard):
-    """They are seen, also where the first of a call were new, and so the others were not looked for."""
-    shard.ask("forget", some(2))
-    fresh, old, held = some(40, first=500), some(10), some(1, first=9000)
-    in_flight = -1 if client.exists(KEYS.of_claims[0]) else 0
-    assert shard.ask("insert", [*fresh, *old, *held, *fresh, *held]) == [
-        *[0] * 42,
-        *[1] * 8,
-        in_flight,
-        *[1] * 40,
-        in_flight or 1,
-    ]
-    assert shard.meta()["inserted"] == str(52 + (in_flight == 0))
-    assert client.execute_command("BF.INFO", TODAY, "ITEMS") == [50 + (in_flight == 0)]
-
-
 @pytest.mark.parametrize("command", ["insert", "commit"])
 def test_failure_in_the_middle(client, shard, command):
     """What was written before it is answered, and in the record; the rest is not answered, and was not written."""

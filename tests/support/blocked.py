@@ -94,6 +94,10 @@ class Clients:
         kind = AsyncFilterAPIClient if self.awaited else FilterAPIClient
         return self._note(kind(redis, verify=_NO_CERTIFICATES, **more), name)
 
+    def take(self, made):
+        """Take an object of this kind that was made otherwise, as from pickle, and close it with the others."""
+        return self._note(made)
+
     def _note(self, made, *name: str):
         self.made.append(self.wait(made))
         opened = Named(self.made[-1], *name) if name else self.made[-1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import inspect
 
 import scrapy
 from scrapy import signals
@@ -167,6 +169,37 @@ def run(server, test, **settings):
             return await test(parts)
 
     return asyncio.run(main())
+
+
+def in_a_crawl(**settings):
+    """Run an async test while a crawl is open; its argument ``parts`` has the crawl's parts, others are fixtures.
+
+    What stands behind the test's ``yield``, if it has one, runs when the crawl is closed.
+    """
+
+    def decorated(test):
+        _, *names = inspect.signature(test).parameters
+
+        @functools.wraps(test)
+        def run_test(any_server, **given):
+            given |= {"any_server": any_server} if "any_server" in names else {}
+
+            async def main():
+                async with opened(crawler_of(any_server, **settings)) as parts:
+                    running = test(parts, **given)
+                    await (anext(running) if inspect.isasyncgen(running) else running)
+                if inspect.isasyncgen(running):
+                    assert await anext(running, parts) is parts, "the test has one yield"
+
+            asyncio.run(main())
+
+        wanted = dict.fromkeys(["any_server", *names])
+        run_test.__signature__ = inspect.Signature(
+            [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in wanted]
+        )
+        return run_test
+
+    return decorated
 
 
 def seen(server, *items) -> list[bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import time
 import weakref
@@ -95,25 +94,6 @@ def test_a_forked_client():
     assert ids.client != client
     ids.release(parents)
     assert [ids.draw().slot for _ in range(3)] == [0, 1, 2]
-
-
-def test_a_fork():
-    """Every CallIds of a child is another client; the parent's stay."""
-    both = [CallIds(), CallIds()]
-    before = [each.client for each in both]
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.write(write, " ".join(each.client for each in both).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        theirs = pipe.read().split()
-    assert len({*before, *theirs}) == 4
-    assert [each.client for each in both] == before
 
 
 def test_it_is_not_kept():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import mmh3
 import pytest
@@ -11,9 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from urifilter_redis.bloom.digest import HASHES, hasher, new_seed, shard_of, shards_of, words
-from urifilter_redis.protocol.scripts import vectors
-
-VECTORS = json.loads(vectors())
 
 
 def test_known_md5():
@@ -61,14 +57,6 @@ def test_wrong_seeds(name, seed):
     """A seed that the hash cannot take is refused."""
     with pytest.raises(ValueError, match=r"seed|hash is one of"):
         new_seed(name, seed)
-
-
-@pytest.mark.parametrize("item", VECTORS["items"], ids=lambda item: item["uri"])
-def test_known_shards(item):
-    """The published digests and shards."""
-    (digest,) = hasher("md5", "")([item["uri"].encode("utf-8", "surrogatepass")])
-    assert item["digest"] == digest.hex()
-    assert [item["shard_of_7"], item["shard_of_4096"]] == [shard_of(digest, 7), shard_of(digest, 4096)]
 
 
 def test_no_such_hash():

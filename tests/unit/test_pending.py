@@ -38,14 +38,6 @@ def asking(held, call):
     held.answered(call, None)
 
 
-def test_answered():
-    """A call that returned is the caller's."""
-    held, call = Pending(), Call()
-    with asking(held, call):
-        pass
-    assert held.interrupted() == []
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), ServerUnavailable("x"), ValueError()])
 def test_interrupted(error):
     """An error that does not have the batch loses it to the caller: it is kept, oldest first."""
@@ -65,24 +57,6 @@ def test_told_of():
     with pytest.raises(AnswerLost), asking(held, call):
         raise lost(other)
     assert held.interrupted() == [call]
-
-
-def test_a_question_is_not_kept():
-    """What writes nothing may simply be asked again."""
-    held, call = Pending(), Call(writes=False)
-    with pytest.raises(KeyboardInterrupt), asking(held, call):
-        raise KeyboardInterrupt
-    assert held.interrupted() == []
-
-
-def test_asked_again():
-    """An interrupted call that is asked again, and answered, is done."""
-    held, call = Pending(), Call()
-    held.keep(call)
-    assert held.interrupted() == [call]
-    with asking(held, call):
-        pass
-    assert held.interrupted() == []
 
 
 def test_the_thread_that_asks():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -43,9 +44,14 @@ def test_periods(number, unit):
     text = period_of(f"{number}{unit}")
     assert seconds_of(text) == seconds
     assert period_of(seconds) == period_of(f" {seconds} ") == period_of(text) == text
+    assert period_of(timedelta(seconds=seconds)) == text
 
 
-@pytest.mark.parametrize("value", ["", "0s", 0, -1, "1.5d", "d", "1y", True, "1 d", 10**12])
+NO_PERIODS = ["", "0s", 0, -1, "1.5d", "d", "1y", True, "1 d", 10**12]
+NO_PERIODS += [timedelta(0), timedelta(days=-1), timedelta(milliseconds=1500)]
+
+
+@pytest.mark.parametrize("value", NO_PERIODS, ids=repr)
 def test_no_periods(value):
     """The message says how they are written."""
     with pytest.raises(ValueError, match="45s, 10m, 6h, 1d or 2w"):

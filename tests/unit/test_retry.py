@@ -78,6 +78,14 @@ def ids_in(hand) -> list[str]:
     ]
 
 
+def asked(hand, *rounds, config=None, took=0.0, make=writing, **timeouts) -> Request:
+    """Make a request by a session of its own, whose pipelines have these outcomes; return it."""
+    session = session_of(config, **timeouts)
+    request = make(session)
+    hand.drive(exchange(session, [request]), *rounds, took=took)
+    return request
+
+
 def test_answered(hand):
     """A reply is the answer, in one pipeline and without a pause; nothing is in doubt then."""
     session = session_of()
@@ -99,18 +107,14 @@ def test_nothing_to_ask(hand):
 @pytest.mark.parametrize("outcome", [LOADING, UNSENT, said("ERR max number of clients reached")])
 def test_wait(hand, outcome):
     """The same is sent again after a pause, under the same call id; it has not run meanwhile."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [outcome], [outcome], [[0]])
+    request = asked(hand, [outcome], [outcome], [[0]])
     assert (request.reply, request.reply_lost, len(hand.pauses)) == ([0], False, 2)
     assert len(set(ids_in(hand))) == 1
 
 
 def test_a_lost_reply(hand):
     """The same is sent again under the same call id; that a reply was lost stays known, the doubt ends."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [LOST], [[1]])
+    request = asked(hand, [LOST], [[1]])
     assert (request.reply, request.reply_lost, request.in_doubt) == ([1], True, False)
     assert len(ids_in(hand)) == 2
     assert len(set(ids_in(hand))) == 1
@@ -141,9 +145,7 @@ def test_load_the_script(hand):
 
 def test_a_script_that_is_missing_again(hand):
     """A server that forgets the script each time is not asked without a pause."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [NOSCRIPT], ["sha"], [NOSCRIPT], ["sha"], [[0]])
+    request = asked(hand, [NOSCRIPT], ["sha"], [NOSCRIPT], ["sha"], [[0]])
     assert (request.reply, len(hand.pauses)) == ([0], 1)
 
 
@@ -161,9 +163,7 @@ def test_loading_is_refused(hand, first, kind):
 
 def test_loading_fails_otherwise(hand):
     """A connection that breaks while the script is loaded tells nothing: the next attempt does."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [NOSCRIPT], [LOST], [[0]])
+    request = asked(hand, [NOSCRIPT], [LOST], [[0]])
     assert (request.reply, request.reply_lost) == ([0], False)
 
 
@@ -194,17 +194,13 @@ def test_meta_that_is_damaged(hand):
 @pytest.mark.parametrize(("first", "doubt"), [([], False), ([[LOST]], True)])
 def test_full(hand, first, doubt):
     """What there is no room for is neither answered nor failed; a doubt about an earlier attempt remains."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), *first, [FULL])
+    request = asked(hand, *first, [FULL])
     assert (request.full, request.answered, request.error, request.in_doubt) == (True, False, None, doubt)
 
 
 def test_full_at_the_deadline(hand):
     """It has no error: its caller makes the next slice, however long the server took to say so."""
-    session = session_of(total=3)
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [LOADING], [FULL], took=2)
+    request = asked(hand, [LOADING], [FULL], took=2, total=3)
     assert (request.full, request.error) == (True, None)
 
 
@@ -236,9 +232,7 @@ def test_the_longer_patience_counts(hand):
 
 def test_restoring_after_a_lost_reply(hand):
     """The call may have run before the restore began: the answer is lost."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [LOST], [RESTORING])
+    request = asked(hand, [LOST], [RESTORING])
     assert type(request.error) is AnswerLost
     assert isinstance(request.error.__cause__, Restoring)
     assert request.in_doubt
@@ -246,12 +240,10 @@ def test_restoring_after_a_lost_reply(hand):
 
 def test_restoring_with_patience(hand):
     """It is waited for as long as the caller said, and then it is told."""
-    session = session_of(restoring=20)
-    request = writing(session)
-    hand.drive(exchange(session, [request]), *[[RESTORING]] * 3, [[0]])
+    request = asked(hand, *[[RESTORING]] * 3, [[0]], restoring=20)
     assert (request.reply, len(hand.pauses)) == ([0], 3)
-    request, began = writing(session), hand.now
-    hand.drive(exchange(session, [request]), *[[RESTORING]] * 5, took=4)
+    began = hand.now
+    request = asked(hand, *[[RESTORING]] * 5, took=4, restoring=20)
     assert type(request.error) is Restoring
     assert 20 <= hand.now - began < 21
 
@@ -320,9 +312,7 @@ def test_late_by_the_clock_of_another_node(hand):
 
 def test_late_without_an_id(hand):
     """What has no call id cannot get a new one."""
-    session = session_of()
-    request = reading(session)
-    hand.drive(exchange(session, [request]), [late(NOW)])
+    request = asked(hand, [late(NOW)], make=reading)
     assert type(request.error) is AnswerLost
 
 
@@ -338,24 +328,18 @@ def test_late_without_an_id(hand):
 )
 def test_refused(hand, outcome, kind):
     """A refusal is not asked again; after a lost reply it is no longer known whether anything happened."""
-    session = session_of()
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [outcome])
+    request = asked(hand, [outcome])
     assert (type(request.error), request.in_doubt, hand.pauses) == (kind, False, [])
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [LOST], [outcome])
+    request = asked(hand, [LOST], [outcome])
     assert (type(request.error), request.in_doubt) == (AnswerLost, True)
     assert "a reply was lost" in str(request.error)
-    question = reading(session)
-    hand.drive(exchange(session, [question]), [LOST], [outcome])
+    question = asked(hand, [LOST], [outcome], make=reading)
     assert (type(question.error), question.in_doubt) == (kind, False)
 
 
 def test_the_filter_is_gone(hand):
     """The error names the archive that may have it."""
-    session = session_of(config_of("file:///archive"))
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [NOFILTER])
+    request = asked(hand, [NOFILTER], config=config_of("file:///archive"))
     assert type(request.error) is FilterNotFound
     assert "file:///archive" in str(request.error)
 
@@ -410,9 +394,7 @@ def test_a_script_is_missing_at_the_deadline(hand, first):
 @pytest.mark.parametrize("failure", [LOST, UNSENT, LOADING])
 def test_a_script_that_could_not_be_loaded(hand, failure):
     """The time is over then: that it could not be loaded is told, and not that the server forgets it."""
-    session = session_of(total=3)
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [NOSCRIPT], [failure], [NOSCRIPT], took=2)
+    request = asked(hand, [NOSCRIPT], [failure], [NOSCRIPT], took=2, total=3)
     assert "forgets scripts" not in str(request.error)
     assert "gave up after 3 s" in str(request.error)
     assert type(request.error) is ServerUnavailable
@@ -476,9 +458,7 @@ def test_whether_a_server_has_saved_its_answers(hand, reads, asked):
 
 def test_another_node_that_this_user_may_not_ask_for(hand):
     """A missing right is told at once."""
-    session = session_of(total=3)
-    request = writing(session)
-    hand.drive(exchange(session, [request]), [MOVED])
+    request = asked(hand, [MOVED], total=3)
     assert "this user may not ask for it (CLUSTER SLOTS)" in str(request.error)
 
 
@@ -502,9 +482,7 @@ def test_the_total(routes, total):
 
 def test_a_question_is_never_lost(hand):
     """What may be repeated freely is not to be had, whatever was lost."""
-    session = session_of(total=3)
-    question = reading(session)
-    hand.drive(exchange(session, [question]), [LOST], [LOST], took=2)
+    question = asked(hand, [LOST], [LOST], took=2, total=3, make=reading)
     assert type(question.error) is ServerUnavailable
 
 
