@@ -112,9 +112,9 @@ class AsyncUriFilter(AsyncBaseClient):
             write: ring: ``newest`` (write one slice, test all) or ``all`` (write all slices, test one); None: newest.
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
-            shards: 1 to 4096, above 64 a power of two; None: so many that each has one bitmap a slice, under 16 MiB.
-                With fewer shards each has several bitmaps, and lists take fewer calls of scripts; not with an archive,
-                retention ``rolling`` or layout ``redisbloom``.
+            shards: 1 to 4096, above 64 a power of two; None: one, or one for each master of a cluster, and as few more
+                as the retention needs. A shard has as many bitmaps, of under 16 MiB, as its slices need; with layout
+                ``redisbloom`` it has one a slice.
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             rules: normalize sorted or loose: what else tells no pages apart on some hosts: a list of dictionaries, its
                 JSON text, or the ``Path`` of a TOML file; None: none, or those that the filter has.
@@ -157,8 +157,8 @@ class AsyncUriFilter(AsyncBaseClient):
 
         Example:
             >>> news = await AsyncUriFilter.create("more", capacity=10_000_000, error_rate=1e-6)
-            >>> news.config.shards
-            3
+            >>> news.config.shards, news.config.segments
+            (1, 3)
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large, items=items)

@@ -321,7 +321,9 @@ def test_metrics(service, news):
     def counted():
         with service.raw() as connection:
             text = connection.ask(request("GET", "/metrics")).body.decode()
-        found = re.findall(r'^urifilter_items_total\{answer="(\w+)",command="(\w+)",filter="news"\S* (\S+)$', text, re.MULTILINE)
+        found = re.findall(
+            r'^urifilter_items_total\{answer="(\w+)",command="(\w+)",filter="news"\S* (\S+)$', text, re.MULTILINE
+        )
         return {f"{command} {answer}": float(count) for answer, command, count in found}
 
     before, caller = counted(), Caller(service)
