@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from support.scrapy_crawl import ADDON, Crawl
-from support.servers import free_port, wait_until
+from support.servers import PATIENCE, free_port, wait_until
 from support.site import Page, Served, star
 
 pytestmark = [
@@ -200,7 +200,7 @@ def test_a_crawl_that_is_stopped(any_server):
     """One Ctrl-C loses no page, and the next crawl fetches none once more, but for its start."""
     with Served(delay=0.002) as site:
         running = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server))
-        wait_until(lambda: len(site.fetched()) >= 400, "nothing is fetched")
+        wait_until(lambda: len(site.fetched()) >= 400, "not so many are fetched", patience=4 * PATIENCE)
         running.stop()
         stats = running.stats()
         assert stats["finish_reason"] == "shutdown"
