@@ -7,7 +7,7 @@ runs: each page asks once, about all of its links, and only new ones get into th
 import argparse
 import asyncio
 
-from crawlee import ConcurrencySettings
+from crawlee import ConcurrencySettings, Request
 from crawlee.crawlers import ParselCrawler, ParselCrawlingContext
 
 from urifilter_redis import AsyncUriFilter
@@ -22,14 +22,19 @@ async def main() -> None:
     )
     options = parser.parse_args()
     crawler = ParselCrawler(concurrency_settings=ConcurrencySettings(desired_concurrency=16), max_request_retries=0)
-    async with AsyncUriFilter.create("crawl-crawlee", capacity=1_000_000, redis=options.redis) as seen:
+    made = {"capacity": 1_000_000, "normalize": "whatwg"}  # which drops the part behind "#"
+    async with AsyncUriFilter.create("crawl-crawlee", redis=options.redis, **made) as seen:
+
+        async def new_requests(urls: list[str]) -> list[Request]:
+            # Crawlee's own key has the URL in small letters: it would drop pages that are new
+            return [Request.from_url(url, unique_key=url) for url in await seen.unique(urls)]
 
         @crawler.router.default_handler
         async def handle(context: ParselCrawlingContext) -> None:
             links = await context.extract_links()
-            await context.add_requests(await seen.unique(links, key=lambda request: request.unique_key))
+            await context.add_requests(await new_requests([link.url for link in links]))
 
-        done = await crawler.run(await seen.unique([options.url]))
+        done = await crawler.run(await new_requests([options.url]))
     print(f"{done.requests_finished:,} pages fetched, {done.requests_failed:,} failed")
 
 

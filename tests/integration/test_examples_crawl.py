@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.programs import programs
 from support.servers import wait_until
-from support.site import Served
+from support.site import Page, Served
 
 from urifilter_redis import UriFilter
 
@@ -111,6 +111,16 @@ def test_crawlee(crawl):
         assert last == f"{2000 - broken:,} pages fetched, {broken:,} failed"
         assert set(site.fetched()) == site.pages.keys()
         assert finished(crawl("crawl_crawlee", site)) == "0 pages fetched, 0 failed"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("crawlee") is None, reason="Crawlee is not installed")
+def test_crawlee_and_capitals(crawl):
+    """Pages that differ in capital letters alone are two for the filter, and Crawlee fetches both."""
+    paths = ["/Product/ABC.html", "/product/abc.html", "/product/ABC.html"]
+    first = Page("/index.html", links=(*paths, "/product/abc.html#part"))
+    with Served(pages={each.path: each for each in (first, *map(Page, paths))}) as site:
+        assert finished(crawl("crawl_crawlee", site)) == "4 pages fetched, 0 failed"
+        assert sorted(site.fetched()) == sorted(site.pages)
 
 
 def leads_nowhere(site, path) -> bool:

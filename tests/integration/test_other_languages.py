@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -15,6 +17,7 @@ from support.pages import ROOT, blocks_of
 from support.service import Service
 
 from urifilter_redis import UriFilter
+from urifilter_redis.protocol.scripts import vectors
 
 PAGE = ROOT / "docs" / "how-to" / "other-languages.md"
 
@@ -84,3 +87,29 @@ def test_a_lost_reply_is_asked_for_again(any_server, tmp_path, name):
         told = '"new":[true]' if name == "Unique.java" else "https://example.com/a"  # which prints the answer as it is
         assert told in done.stdout, done.stderr
         assert "https://example.com/a" in news
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rules(any_server, tmp_path, name):
+    """A filter with rules answers the program as the known spellings say: each is new once."""
+    known = [
+        each for each in json.loads(vectors())["ruled"] if "keep" in each["rules"] and each["normalize"] == "loose"
+    ]
+    rules, spellings = known[0]["rules"], known[0]["spellings"]
+    asked = [text for each in spellings for text in (each["item"], each["spelling"])]
+    seen: set[str] = set()
+    new = [each["spelling"] not in seen and not seen.add(each["spelling"]) for each in spellings for _ in range(2)]
+    made = {"capacity": 1000, "normalize": "loose", "rules": rules}
+    with UriFilter.create("news", redis=any_server.url, **made), Service(any_server.url) as service:
+        done = program(name, tmp_path, service.url, *asked)
+    assert done.returncode == 0, done.stderr
+    told = [uri for uri, is_new in zip(asked, new, strict=True) if is_new]
+    printed = {
+        "unique.mjs": lambda: re.findall(r"'([^']*)'", done.stdout),  # an array, as console.log writes it
+        "unique.go": lambda: done.stdout.strip().removeprefix("[").removesuffix("]").split(" "),  # a slice
+        "Unique.java": lambda: json.loads(done.stdout)["new"],  # the answer as it is
+    }
+    expected = {"Unique.java": new, "unique.go": " ".join(told).split(" ")}
+    assert printed[name]() == expected.get(name, told)
+    assert 1 < sum(new) < len(spellings) + 1
