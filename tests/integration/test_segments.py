@@ -292,6 +292,23 @@ def test_another_number_of_shards(server, of_segments, folder, tmp_path, kind, b
             found.drop()
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 6), pytest.param(18, 3, marks=pytest.mark.slow)])
+def test_a_growing_filter_moves_and_grows_on(server, of_segments, folder, tmp_path, before, after):
+    """Each new shard has room for its share, and adds its next slice by itself."""
+    there = (tmp_path / "there").as_uri()
+    news = of_segments("news", before, archive=folder, retention="growing", capacity=40_000, error_rate=1e-5)
+    items = [f"https://example.com/{number}" for number in range(20_000)]
+    news.insert_many(items)
+    moved(news, folder, there, after)
+    with UriFilter.open("news", redis=server.url, archive=there) as found:
+        assert not any(found.insert_many(items))
+        more = [f"https://example.com/more/{number}" for number in range(45_000)]
+        assert sum(found.insert_many(more)) >= len(more) - 3
+        assert len(found.view(0).slices) > 1
+        assert found.info().error_rate_now <= 1e-5
+        found.drop()
+
+
 def test_wrong_numbers_of_shards(server, of_segments, folder, tmp_path, make_filter):
     """They are refused with the possible ones, and the archive gets nothing."""
     news, file = of_segments("news", 3, archive=folder), tmp_path / "news.urifilter"
