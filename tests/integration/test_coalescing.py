@@ -740,7 +740,8 @@ def test_two_loops_at_once(server):
 def test_asked_again_in_another_loop(server, monkeypatch):
     """An error of one loop is retried in another, also by all its callers at once."""
     create(server)
-    news = asyncio.run(AsyncUriFilter.open("news", redis=server.url, timeouts=QUICK))
+    patient = Timeouts(connect=5, reply=1, total=1)  # the other loop makes new connections
+    news = asyncio.run(AsyncUriFilter.open("news", redis=server.url, timeouts=patient))
 
     async def lose():
         gate = Gate(monkeypatch)
