@@ -295,7 +295,7 @@ def test_counting_is_stopped_by_a_signal():
     process = cli.start("dedupe", "--temporary", "--count", *CSV)
     process.stdin.write(b"url\n" + b"a\n" * 100)
     process.stdin.flush()
-    assert process.stdout.readline() == b"url\n"
+    assert process.stdout.readline() == b"count,url\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == b""
     assert process.returncode == 128 + signal.SIGTERM
