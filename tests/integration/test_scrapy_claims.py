@@ -6,7 +6,7 @@ import importlib.util
 from collections import Counter
 
 import pytest
-from support.scrapy_crawl import ADDON, Crawl
+from support.scrapy_crawl import Crawl, ours
 from support.servers import wait_until
 from support.site import Served, star
 
@@ -19,8 +19,7 @@ pytestmark = [
 
 
 def settings(server, **more):
-    ours = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 1, "URIFILTER_CLAIM_FAILURES": 2}
-    return {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"} | ours | more
+    return ours(server, claims=True, **{"URIFILTER_CLAIM_DELAY": 1, "URIFILTER_CLAIM_FAILURES": 2} | more)
 
 
 def in_flight(server) -> int:
@@ -112,21 +111,6 @@ def test_a_spider_that_is_stopped(any_server):
         check_committed(any_server, site)
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
         assert [each for each in twice if not each.has_failed and not each.location and each.path != site.start] == []
-
-
-def test_callbacks_that_raise(any_server):
-    """Their pages are fetched again, and all is found that these lead to."""
-    with Served(count=200) as site:
-        more = settings(any_server, URIFILTER_CLAIM_DELAY=0, URIFILTER_CLAIM_FAILURES=3)
-        stats = Crawl(site.url, spider="Raises", domains=["127.0.0.1"], **more).stats()
-        assert stats["finish_reason"] == "finished"
-        fetched = Counter(site.fetched())
-        assert fetched.keys() == site.pages.keys()
-        once = {page.path for page in site.pages.values() if page.status == 200}
-        assert {path: fetched[path] for path in once} == {
-            path: 2 if path.startswith(("/part1/", "/part2/")) else 1 for path in once
-        }
-        check_committed(any_server, site)
 
 
 def test_redis_dies_and_comes_back(make_server):

@@ -5,21 +5,15 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.scrapy_crawl import ADDON, Crawl
+from support.scrapy_crawl import Crawl, ours, run_in_project
 from support.servers import wait_until
 from support.site import PYTHON_DOC, Served
 
 from urifilter_redis import UriFilter
-
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed: pip install '.[scrapy]'"
@@ -32,10 +26,6 @@ needs_scrapy_redis = pytest.mark.skipif(
 AWAY = "(URIFILTER_ON_ERROR)"
 
 IN_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
-
-
-def settings(server, **more):
-    return {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"} | more
 
 
 def check(site, *starts: str, stopped: bool = False):
@@ -64,26 +54,15 @@ def wait_for(site, count: int) -> None:
 def test_the_example(any_server, tmp_path, claim):
     """The example's spider fetches each page of a site once, with claims and without."""
     with Served(count=40) as site:
-        folder = ROOT / "examples" / "crawl_scrapy"
         out = tmp_path / "pages.jsonl"
-        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"url={site.url}", "-O", str(out)]
-        quick = ["-s", "URIFILTER_CLAIM_DELAY=0", "-s", "URIFILTER_LEASE=5"]
-        done = subprocess.run(
-            [*command, "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=16", "-s", "DOWNLOAD_DELAY=0", *quick],
-            cwd=folder,
-            env=os.environ
-            | {
-                "SCRAPY_SETTINGS_MODULE": "settings",
-                "URIFILTER_REDIS_URL": any_server.url,
-                "CLAIM": claim,
-                "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            capture_output=True,
-            text=True,
-            timeout=100,
+        command = ["-m", "scrapy", "crawl", "site", "-a", f"url={site.url}", "-O", out]
+        given = (
+            "CONCURRENT_REQUESTS_PER_DOMAIN=16",
+            "DOWNLOAD_DELAY=0",
+            "URIFILTER_CLAIM_DELAY=0",
+            "URIFILTER_LEASE=5",
         )
-        assert done.returncode == 0, done.stderr[-3000:]
+        run_in_project(any_server, *command, *(word for each in given for word in ("-s", each)), CLAIM=claim)
         check(site)
         titles = {json.loads(line)["title"] for line in out.read_text().splitlines()}
         assert titles == paths(site, 200)
@@ -97,7 +76,7 @@ def test_two_processes_share_a_site(any_server, tmp_path):
     with Served(delay=0.002) as site:
         starts = [site.url], [site.at("127.0.0.1", path) for path in sorted(paths(site, 200))[:20]]
         more = {"domains": ["127.0.0.1"], "together": (str(tmp_path), 2)}
-        crawls = [Crawl(*urls, **more, **settings(any_server)) for urls in starts]
+        crawls = [Crawl(*urls, **more, **ours(any_server)) for urls in starts]
         stats = [each.stats() for each in crawls]
         check(site, *itertools.chain(*starts))
         assert all(each["urifilter/asked"] for each in stats)
@@ -110,21 +89,10 @@ def test_a_real_site(any_server):
     """Two crawls of Python's documentation fetch each page once."""
     with Served(PYTHON_DOC) as site:
         starts = site.url, site.at("127.0.0.1", "/library/index.html")
-        crawls = [Crawl(url, domains=["127.0.0.1"], **settings(any_server)) for url in starts]
+        crawls = [Crawl(url, domains=["127.0.0.1"], **ours(any_server)) for url in starts]
         for each in crawls:
             each.stats()
         check(site, *starts)
-
-
-@pytest.mark.slow
-def test_a_link_to_another_spiders_site(any_server):
-    """A link to another site that one spider finds is fetched by the spider whose site it is."""
-    with Served(count=200) as site:
-        other = site.at("localhost", "/part1/1.html")
-        Crawl(site.url, other, domains=["127.0.0.1"], **settings(any_server)).stats()
-        assert site.fetched("localhost") == []
-        Crawl(other, domains=["localhost"], **settings(any_server)).stats()
-        assert set(site.fetched("localhost")) == site.pages.keys() == set(site.fetched("127.0.0.1"))
 
 
 @pytest.mark.nightly
@@ -141,13 +109,13 @@ def test_a_link_to_another_spiders_site(any_server):
 def test_dropped_before_the_scheduler(any_server, dropping):
     """Requests that other parts drop stay new: the next crawl fetches their pages, and only those."""
     with Served(count=300) as site:
-        Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **dropping)).stats()
+        Crawl(site.url, domains=["127.0.0.1"], **ours(any_server, **dropping)).stats()
         before = site.fetched()
         first = set(before)
         missed = site.pages.keys() - first
         assert missed
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, spider="Finds", **settings(any_server)).stats()
+        Crawl(*urls, spider="Finds", **ours(any_server)).stats()
         again = site.fetched()[len(before) :]
         assert "/part3/3.html" in missed or "DEPTH_LIMIT" in dropping
         failed = {page.path for page in site.pages.values() if page.has_failed}
@@ -155,24 +123,16 @@ def test_dropped_before_the_scheduler(any_server, dropping):
 
 
 @pytest.mark.slow
-def test_copies_of_meta(any_server):
-    """A spider that gives its pages' meta to all their links fetches each page once."""
-    with Served(count=250) as site:
-        Crawl(site.url, spider="CopyMeta", domains=["127.0.0.1"], **settings(any_server)).stats()
-        check(site)
-
-
-@pytest.mark.slow
 def test_failed_pages_are_new_again(any_server):
     """What failed, and every address that redirected to it, is fetched by the next crawl, and nothing else."""
     with Served(count=250) as site:
-        stats = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server)).stats()
+        stats = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server)).stats()
         assert stats["urifilter/given_back"] >= len(paths(site, 500) | paths(site, 0))
         circles = {page.path for page in site.pages.values() if page.in_circle}
         failed, port = paths(site, 500) | paths(site, 0), site.port
     with Served(count=250, mended=True, port=port) as site:
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, spider="Finds", **settings(any_server)).stats()
+        Crawl(*urls, spider="Finds", **ours(any_server)).stats()
         assert set(site.fetched()) - circles == failed  # a circle has two ends if both were found at once
 
 
@@ -194,13 +154,13 @@ def test_a_spider_that_closes(any_server, first, then):
     """Pages that were found and not fetched, as the queue ended, are fetched by the next spider."""
     with Served(count=250, delay=0.01) as site:
         first, then = (each | ({"REDIS_URL": any_server.url} if each else {}) for each in (first, then))
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **first))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server, **first))
         wait_for(site, 60)
         crawl.stop()
         assert crawl.stats()["finish_reason"] == "shutdown"
         before = set(site.fetched())
         urls = [site.at("127.0.0.1", each) for each in sorted(site.pages)]
-        Crawl(*urls, spider="Finds", **settings(any_server, **then)).stats()
+        Crawl(*urls, spider="Finds", **ours(any_server, **then)).stats()
         check(site, stopped=True)
         assert 60 <= len(before) < len(site.pages)
 
@@ -209,7 +169,7 @@ def test_a_spider_that_closes(any_server, first, then):
 def test_an_endless_start(any_server):
     """The requests of a ``start()`` that never ends are fetched, and the spider can be stopped."""
     with Served(count=100) as site:
-        crawl = Crawl(site.url, spider="Endless", domains=["127.0.0.1"], **settings(any_server))
+        crawl = Crawl(site.url, spider="Endless", domains=["127.0.0.1"], **ours(any_server))
         wait_for(site, 100)
         crawl.stop()
         crawl.stats()
@@ -222,7 +182,7 @@ def test_a_start_that_closes_the_spider(any_server, engine, reason):
     """The crawl ends if ``start()`` itself stops the engine or closes the spider."""
     with Served(count=20) as site:
         urls = [site.url] * (1 + engine)
-        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **settings(any_server)).stats()
+        stats = Crawl(*urls, spider="StopsItself", domains=["127.0.0.1"], **ours(any_server)).stats()
         assert stats["finish_reason"] == reason
 
 
@@ -231,12 +191,12 @@ def test_a_crawl_on_disk(any_server, tmp_path):
     """A crawl with JOBDIR goes on where it stopped."""
     job = {"JOBDIR": str(tmp_path)}
     with Served(count=250, delay=0.01) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **job))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server, **job))
         wait_for(site, 60)
         crawl.stop()
         crawl.stats()
         assert len(site.fetched()) < len(site.pages)
-        Crawl(site.url, domains=["127.0.0.1"], **settings(any_server, **job)).stats()
+        Crawl(site.url, domains=["127.0.0.1"], **ours(any_server, **job)).stats()
         check(site, site.url)
 
 
@@ -245,7 +205,7 @@ def test_redis_dies_and_comes_back(make_server):
     """With "pause" the crawl goes on when Redis is back, and fetches each page once."""
     server = make_server(appendonly="yes", appendfsync="always")
     with Served(count=400, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(server, URIFILTER_TIMEOUT=0.5))
         wait_for(site, 50)
         server.kill()
         wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
@@ -264,7 +224,7 @@ def test_redis_is_away_at_the_beginning(make_server):
     server = make_server(appendonly="yes", appendfsync="always")
     server.kill()
     with Served(count=100) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(server, URIFILTER_TIMEOUT=0.5))
         wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
         assert site.fetched() == []
         server.start()
@@ -279,7 +239,7 @@ def test_redis_stays_away(make_server, on_error, reason):
     server = make_server()
     with Served(count=300, delay=0.01) as site:
         more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_ON_ERROR": on_error, "DEPTH_LIMIT": 2}
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, **more))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(server, **more))
         wait_for(site, 3)
         server.kill()
         assert crawl.stats()["finish_reason"] == reason
@@ -289,7 +249,7 @@ def test_redis_stays_away(make_server, on_error, reason):
 def test_a_filter_that_is_dropped(any_server):
     """The spider closes and says why, because it would wait for ever."""
     with Served(count=1000, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(any_server))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server))
         wait_for(site, 50)
         with UriFilter.open("news", redis=any_server.url) as news:
             news.drop()
@@ -297,19 +257,6 @@ def test_a_filter_that_is_dropped(any_server):
         assert stats["finish_reason"] == "urifilter_error"
         assert "The filter cannot be used: " in stats["log"]
         assert stats["log_count/ERROR"] == 1
-
-
-@pytest.mark.slow
-def test_a_server_that_refuses_the_user(make_server):
-    """The crawl does not begin; one line says why, and no traceback goes down to the client of Redis."""
-    server = make_server(requirepass="right")
-    with Served(count=20) as site:
-        url = f"redis://:wrong@127.0.0.1:{server.port}/0"
-        stats = Crawl(site.url, **settings(server, URIFILTER_REDIS_URL=url)).stats()
-        assert site.fetched() == []
-    lines = stats["log"].splitlines()
-    assert sum("The filter cannot be used: " in line for line in lines) == 1
-    assert not [line for line in lines if "/redis/" in line or "direct cause" in line]
 
 
 @pytest.mark.slow
@@ -324,7 +271,7 @@ def test_the_scheduler_of_scrapy_redis(any_server, persist):
     with Served(count=250, delay=0.005) as site:
         urls = site.url, site.at("127.0.0.1", "/part1/1.html")
         more = {"spider": "Follow" if persist else "Endless", "domains": ["127.0.0.1"]}
-        crawls = [Crawl(url, **more, **settings(any_server, **queue)) for url in urls]
+        crawls = [Crawl(url, **more, **ours(any_server, **queue)) for url in urls]
         if not persist:
             wait_for(site, len(site.pages))
             for each in crawls:
@@ -332,7 +279,7 @@ def test_the_scheduler_of_scrapy_redis(any_server, persist):
         stats = [each.stats() for each in crawls]
         check(site, *urls, stopped=not persist)
         assert ("URIFILTER_CLEAR" in stats[0]["log"]) is not persist
-        again = Crawl(site.url, spider="Finds", domains=["127.0.0.1"], **settings(any_server, **queue)).stats()
+        again = Crawl(site.url, spider="Finds", domains=["127.0.0.1"], **ours(any_server, **queue)).stats()
         assert again["dupefilter/filtered"] == 1
 
 
@@ -348,6 +295,6 @@ def test_the_scheduler_of_scrapy_redis(any_server, persist):
 def test_a_part_alone(any_server, part):
     """The spider closes, and says which setting is missing."""
     with Served(count=20) as site:
-        stats = Crawl(site.url, **settings(any_server, ADDONS={}, **part)).stats()
+        stats = Crawl(site.url, **ours(any_server, ADDONS={}, **part)).stats()
         assert stats["finish_reason"] == "urifilter_error"
         assert "Both parts are needed: ADDONS = {" in stats["log"]

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
-from support.scrapy_crawl import ADDON, Crawl
+from support.scrapy_crawl import Crawl, ours
 from support.servers import PATIENCE, free_port, wait_until
 from support.site import Page, Served, star
 
@@ -21,14 +21,8 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-CLAIMS = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0, "URIFILTER_CLAIM_FAILURES": 1}
 
 REFRESH = '<html><head><meta http-equiv="refresh" content="0; url=/next.html"></head></html>'
-
-
-def ours(server, *, claims=False, **more):
-    named = {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"}
-    return named | (CLAIMS if claims else {}) | more
 
 
 claims_or_not = pytest.mark.parametrize("claims", [False, True], ids=["", "claims"])
@@ -204,7 +198,7 @@ def test_a_crawl_that_is_stopped(any_server):
         running.stop()
         stats = running.stats()
         assert stats["finish_reason"] == "shutdown"
-        assert "are kept for the next crawl of this spider" in stats["log"]
+        assert f"{stats['urifilter/kept']} pages that were found and not fetched are kept for the next" in stats["log"]
         assert set(site.fetched()) < site.pages.keys()
         again = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server)).stats()
         assert again["urifilter/taken_up"] == stats["urifilter/kept"]

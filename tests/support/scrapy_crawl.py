@@ -18,6 +18,34 @@ import tempfile
 
 ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 
+#: Settings of claims, under which a test does not wait for long.
+CLAIMS = {"URIFILTER_CLAIM": True, "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0, "URIFILTER_CLAIM_FAILURES": 1}
+
+#: The folder of the example, which is a project of Scrapy.
+PROJECT = pathlib.Path(__file__).parents[2] / "examples" / "crawl_scrapy"
+
+
+def ours(server, *, claims=False, **more) -> dict:
+    """The settings of a crawl with the add-on, and perhaps with claims."""
+    named = {"ADDONS": ADDON, "URIFILTER_REDIS_URL": server.url, "URIFILTER_NAME": "news"}
+    return named | (CLAIMS if claims else {}) | more
+
+
+def run_in_project(server, *words, **env: str) -> str:
+    """Run Python with some words in the example's project; return what it printed."""
+    given = {
+        "SCRAPY_SETTINGS_MODULE": "settings",
+        "URIFILTER_REDIS_URL": server.url,
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ["PYTHONPATH"]]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=os.environ | given | env, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
 
 class Crawl:
     """A crawl that runs; ``stats`` waits for its end."""
@@ -70,12 +98,12 @@ class Crawl:
 def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missing where tests are collected
     import scrapy
     from scrapy.crawler import CrawlerProcess
-    from scrapy.exceptions import DropItem, IgnoreRequest
+    from scrapy.exceptions import IgnoreRequest
     from scrapy.utils.defer import maybe_deferred_to_future
 
     from tests.support import scrapy_spiders
 
-    given, raised = json.loads(sys.argv[1]), set()
+    given = json.loads(sys.argv[1])
 
     async def together(folder, count):
         """Wait until as many crawls have begun."""
@@ -114,15 +142,6 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         name, start_urls = "unfiltered", given["url"]
         start = scrapy.Spider.start
 
-    class NoFilter(Follow):
-        """Follows all links, without end."""
-
-        name = "no_filter"
-
-        def parse(self, response, **_):
-            for each in super().parse(response):
-                yield each.replace(dont_filter=True)
-
     class Sitemap(scrapy.spiders.SitemapSpider):
         """Fetches the pages of a sitemap; those that link to other sitemaps are fetched each time."""
 
@@ -144,44 +163,6 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         def parse(self, response, **_):
             for each in super().parse(response):
                 yield each.replace(meta=response.meta)
-
-    class Raises(Follow):
-        """Raises in some callbacks when it sees their pages first: at once, or in the middle of their output."""
-
-        name = "raises"
-
-        def parse(self, response, **_):
-            known = response.url in raised
-            raised.add(response.url)
-            if known or response.url in given["url"]:
-                return super().parse(response)
-            if "part1/" in response.url:
-                raise KeyError("at once")
-            return self.some(response) if "part2/" in response.url else super().parse(response)
-
-        def some(self, response):
-            """The first links, and an exception."""
-            yield from list(super().parse(response))[:2]
-            raise KeyError("in the middle")
-
-    class Items(Follow):
-        """Yields an item of each page, and follows all links."""
-
-        name = "items"
-
-        def parse(self, response, **_):
-            yield {"url": response.url}
-            yield from super().parse(response)
-
-    class Picky:
-        """A pipeline that raises for the items of bad pages, and drops those of dull ones."""
-
-        def process_item(self, item, spider=None):
-            if "bad" in item["url"]:
-                raise KeyError("bad")
-            if "dull" in item["url"]:
-                raise DropItem("dull")
-            return item
 
     class Endless(Follow):
         """Starts, and waits for ever; it is closed from outside."""
@@ -239,8 +220,8 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         "DOWNLOAD_DELAY": 0,
         "CLOSESPIDER_TIMEOUT": 100,
     }
-    ours = {"Drop": Drop, "Refuse": Refuse, "Picky": Picky}
-    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS", "ITEM_PIPELINES"):
+    ours = {"Drop": Drop, "Refuse": Refuse}
+    for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS"):
         named = given["settings"].get(name, {})
         given["settings"][name] = {ours.get(each, each): order for each, order in named.items()}
     process = CrawlerProcess(settings | given["settings"])
