@@ -222,8 +222,7 @@ def test_a_gateway_that_removes_the_proof(status, content):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [{"error_code": "forbidden"}, {"error_code": "forbidden", "error": 1, "indices": 7, "ages": "x"}],
+    "content", [{"error_code": "forbidden"}, {"error_code": "forbidden", "error": 1, "indices": 7, "ages": "x"}]
 )
 def test_odd_refusals(content):
     """What an error lacks is left out."""

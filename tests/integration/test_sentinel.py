@@ -445,10 +445,7 @@ def test_what_the_dead_master_had_not_passed_on(watched):
         _cut_off(before, watched)
         assert news.insert_many(range(10, 20)) == [True] * 10
         waits = {"redis": watched.url, "timeouts": Timeouts(reply=1, total=1), "wait_replicas": 1}
-        with (
-            UriFilter.open("news", **waits) as careful,
-            pytest.raises(AnswerLost, match="0 of 1 replicas") as lost,
-        ):
+        with UriFilter.open("news", **waits) as careful, pytest.raises(AnswerLost, match="0 of 1 replicas") as lost:
             careful.insert_many(range(20, 30))
         before.kill()
         replica.resume()

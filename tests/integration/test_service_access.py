@@ -205,18 +205,7 @@ def test_log_of_requests(any_server, news, made):
         ["192.0.2.1", "mine-1", "some", "POST", route, 200, "", "news", 2, 2],
         ["127.0.0.1", made_up.headers["x-request-id"], "some", "POST", route, 403, "forbidden", None, None, None],
         ["127.0.0.1", lines[2]["request_id"], "", "GET", "", 404, "not_found", None, None, None],
-        [
-            "127.0.0.1",
-            lines[3]["request_id"],
-            "some",
-            "GET",
-            "/v1/filters/{filter}",
-            200,
-            "",
-            "news",
-            None,
-            None,
-        ],
+        ["127.0.0.1", lines[3]["request_id"], "some", "GET", "/v1/filters/{filter}", 200, "", "news", None, None],
     ]
     assert all(line["ms"] > 0 for line in lines)
     for secret in (*made.values(), "secret"):

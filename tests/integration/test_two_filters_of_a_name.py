@@ -9,14 +9,7 @@ import pytest
 from support import cli
 from support.service import Service, ask
 
-from urifilter_redis import (
-    ArchiveMissing,
-    AsyncUriFilter,
-    ConfigMismatch,
-    FilterNotFound,
-    UriFilter,
-    drop_filter,
-)
+from urifilter_redis import ArchiveMissing, AsyncUriFilter, ConfigMismatch, FilterNotFound, UriFilter, drop_filter
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
 

@@ -97,13 +97,7 @@ CALLS = [
     (
         "turn",
         calls.turn(
-            *("turn", KEYS, STATE, STATE.token, NEW),
-            limit=7,
-            period=9,
-            by=2,
-            opened=1234,
-            rate=1e-5,
-            names=NAMES_AFTER,
+            *("turn", KEYS, STATE, STATE.token, NEW), limit=7, period=9, by=2, opened=1234, rate=1e-5, names=NAMES_AFTER
         ),
     ),
     ("probe", calls.probe(KEYS, "redisbloom")),

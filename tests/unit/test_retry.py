@@ -17,14 +17,7 @@ from urifilter_redis.engine.batch import OpenCall
 from urifilter_redis.engine.retry import FIRST_PAUSE, LONGEST_PAUSE, Request, exchange
 from urifilter_redis.engine.steps import Pause, Send
 from urifilter_redis.engine.topology import Routes, Service
-from urifilter_redis.errors import (
-    AnswerLost,
-    FilterNotFound,
-    Restoring,
-    ServerUnavailable,
-    SliceLost,
-    UriFilterError,
-)
+from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, SliceLost, UriFilterError
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CALL_LIFE, PROOF_LIFE, CallId
 from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Unsent

@@ -31,11 +31,7 @@ def test_folders_of_dead_services(place):
             assert {Path(first), Path(second)} < set(place.iterdir())
         assert not Path(second).exists()
         assert Path(first).exists()
-    assert sorted(each.name for each in place.iterdir()) == [
-        "else",
-        "urifilter-metrics-file",
-        "urifilter-metrics-link",
-    ]
+    assert sorted(each.name for each in place.iterdir()) == ["else", "urifilter-metrics-file", "urifilter-metrics-link"]
 
 
 def test_one_that_begins_in_the_same_moment(place, monkeypatch):

@@ -214,12 +214,7 @@ def test_all_of_a_file(toml):
     )
     assert {name: each.settings() for name, each in settings.filters.items()} == {
         "news": Settings(
-            capacity=100_000_000,
-            error_rate=1e-6,
-            retention="rolling",
-            slices=30,
-            period="1d",
-            expire_after="last-seen",
+            capacity=100_000_000, error_rate=1e-6, retention="rolling", slices=30, period="1d", expire_after="last-seen"
         ),
         "a.b-c_D": Settings(
             capacity=1000, layout="counting", hash="blake2b", seed="0" * 32, normalize="sorted", shards=2
