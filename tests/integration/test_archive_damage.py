@@ -931,7 +931,7 @@ def test_mongodb_killed_in_a_restore(kept_mongo, any_server, admin, monkeypatch)
 @pytest.fixture
 def async_archive(archive):
     if archive.startswith("mongodb://mock"):
-        pytest.skip("mongomock does not await: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
+        pytest.skip("mongomock does not await: TEST_URIFILTER_FERRETDB or TEST_URIFILTER_MONGOECO")
     return archive
 
 

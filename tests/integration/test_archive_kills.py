@@ -43,7 +43,7 @@ FLOWS = [
 #: Those that are tried quickly, too.
 QUICK = [("rolling", "checkpoint"), ("rolling", "open"), ("forever", "drop")]
 
-#: The emulator of MongoDB takes minutes for all.
+#: MongoDB's emulator, and FerretDB, take minutes for all.
 FLOWS_OF_MONGODB = [each for each in FLOWS if each[0] != "ring"]
 
 _SEEN = range(300)
@@ -162,7 +162,7 @@ def test_killed_at_each_step(retention, method, any_server, folder, tmp_path, ki
 def test_killed_at_each_step_with_mongodb(retention, method, any_server, mongodb, tmp_path, killer):
     """After the last step of each name."""
     if mongodb.startswith("mongodb://mock"):
-        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
+        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_FERRETDB or TEST_URIFILTER_MONGOECO")
     scene = Scene(retention, method, any_server, mongodb, tmp_path)
     last = {name: number for number, name in enumerate(steps_of(scene, killer), 1)}
     kill_at(scene, killer, [(number, "after") for number in sorted(last.values())])

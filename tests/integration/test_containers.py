@@ -136,7 +136,7 @@ def test_service_and_worker(valkey, container, tmp_path):
     settings.write_text(tokens.Token("all", tokens.digest(token), ("*",), "write").toml())
     replaced = {
         "valkey:6379": f"127.0.0.1:{valkey.port}",
-        f"urifilter:{PASSWORD}@mongo:27017": f"127.0.0.1:{mongo.port}",  # the emulator has no users
+        f"urifilter:{PASSWORD}@mongo:27017": f"127.0.0.1:{mongo.port}",  # neither FerretDB nor the emulator has users
         "?authSource=admin": "",
         "/etc/urifilter/serve.toml": settings,
         "8000": port,

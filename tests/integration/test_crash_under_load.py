@@ -77,7 +77,7 @@ def test_killed_under_load(load):
     """What was told before the last finished checkpoint began is seen; nobody gets an empty filter of the same name."""
     server, archive, settings, feeders = load
     if archive.startswith("mongodb://mock"):
-        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_MONGODB or TEST_URIFILTER_MONGOECO")
+        pytest.skip("mongomock is of this process alone: TEST_URIFILTER_FERRETDB or TEST_URIFILTER_MONGOECO")
     worker = Worker(server.url, "urifilter", archive, open_backend(archive), every=0.1)
     begun = []
     wait_until(lambda: feeders.count() > 5_000, "the feeders do not insert")

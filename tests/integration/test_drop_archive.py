@@ -94,7 +94,7 @@ def stops(scene, sample, begin):
     whole.run()
     assert whole.error is None
     assert whole.steps > 5
-    most = 20 if scene.archive.startswith("mongodb") else None  # the emulator is slow
+    most = 20 if scene.archive.startswith("mongodb") else None  # what the tests have for it is slow
     for steps in sample(range(1, whole.steps + 1), 4, most):
         actor = begin()
         actor.run(steps)

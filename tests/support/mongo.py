@@ -1,7 +1,9 @@
-"""A server that speaks MongoDB's wire protocol: a real one, the emulator mongoeco, or in this process mongomock.
+"""A server that speaks MongoDB's wire protocol: a real one, FerretDB, an emulator, or in this process mongomock.
 
-``TEST_URIFILTER_MONGODB`` is the URL of a real mongod. Else mongoeco is run by ``TEST_URIFILTER_MONGOECO``, a Python
-3.13 that has it, or by any that is found; it is an emulator. Else there is mongomock, without a process to kill.
+``TEST_URIFILTER_MONGODB`` is the URL of a server that tests may use. ``TEST_URIFILTER_FERRETDB`` is the program of
+``tests/peers/ferretdb``, which tests start and kill. Else there is the emulator, mongoeco, which is run by
+``TEST_URIFILTER_MONGOECO``, a Python 3.13 that has it, or by any that is found. Else there is mongomock, without a
+process to kill.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ import pytest
 from support.servers import PATIENCE, Killable, free_port
 
 REAL = "TEST_URIFILTER_MONGODB"
+FERRETDB = "TEST_URIFILTER_FERRETDB"
 PYTHON = "TEST_URIFILTER_MONGOECO"
 
+#: Runs the emulator.
 _SERVE = """
 import asyncio, sys
 from mongoeco.engines.memory import MemoryEngine
@@ -56,26 +60,31 @@ def python_with_mongoeco() -> str | None:
 
 
 def kind() -> str:
-    """Return which there is."""
-    if os.environ.get(REAL):
-        return "real"
-    return "mongoeco" if python_with_mongoeco() else "mongomock"
+    """Return which there is: ``real``, ``ferretdb``, ``emulator`` or ``mongomock``."""
+    for variable, found in ((REAL, "real"), (FERRETDB, "ferretdb")):
+        if os.environ.get(variable):
+            return found
+    return "emulator" if python_with_mongoeco() else "mongomock"
 
 
 def shown() -> str:
-    return {"real": "a real server", "mongoeco": "mongoeco, an emulator", "mongomock": "mongomock, in process"}[kind()]
+    return {
+        "real": f"the server of {REAL}",
+        "ferretdb": "FerretDB",
+        "emulator": "an emulator, mongoeco",
+        "mongomock": "mongomock, in process",
+    }[kind()]
 
 
 class MongoServer(Killable):
-    """One mongoeco process of a test's own, which it may kill; with ``kept`` data survives that."""
+    """One process of a test's own, FerretDB or the emulator, which it may kill; with ``kept`` data survives that."""
 
     def __init__(self, *, kept: bool = False) -> None:
-        python = python_with_mongoeco()
-        if python is None:
-            pytest.skip("mongoeco is missing: pip install mongoeco pymongo into a Python 3.13, " + PYTHON)
+        self._ferretdb, self._kept = os.environ.get(FERRETDB), kept
+        self._python = None if self._ferretdb else python_with_mongoeco()
+        if not (self._ferretdb or self._python):
+            pytest.skip(f"set {FERRETDB}, or pip install mongoeco pymongo into a Python 3.13")
         self.folder = Path(tempfile.mkdtemp(prefix="uf-"))
-        self._command = [python, "-c", _SERVE]
-        self._data = [str(self.folder / "data.sqlite")] if kept else []
         self.port = 0
         self.start()
 
@@ -87,13 +96,20 @@ class MongoServer(Killable):
         for _ in range(20):
             port = self.port or free_port()
             log = (self.folder / "log").open("ab")
-            command = [*self._command, str(port), *self._data]
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(self._command(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             log.close()
             if self._answers(port):
                 self.port = port
                 return
         raise RuntimeError((self.folder / "log").read_text())
+
+    def _command(self, port: int) -> list[str]:
+        if self._ferretdb:
+            data = self.folder / "data"
+            data.mkdir(exist_ok=True)
+            return [self._ferretdb, f"127.0.0.1:{port}", str(data)]
+        kept = [str(self.folder / "data.sqlite")] if self._kept else []
+        return [str(self._python), "-c", _SERVE, str(port), *kept]
 
     def _answers(self, port: int) -> bool:
         end = time.monotonic() + PATIENCE

@@ -42,6 +42,12 @@ WAITS = {"serverSelectionTimeoutMS": 5_000, "connectTimeoutMS": 5_000, "socketTi
 #: Bytes of a GridFS chunk: pymongo's default.
 CHUNK = 255 << 10
 
+#: FerretDB 1 finds a document, and then writes it by its _id whatever it has become.
+_NOT_ATOMIC = (
+    "FerretDB 1 has no atomic updates: of two processes that replace a document, one may lose what it wrote; "
+    "let only one worker write there"
+)
+
 _FIELDS = ("filter", "kind", "uid", "shard", "epoch")
 
 
@@ -186,9 +192,9 @@ class MongoBackend:
         return [each for each in found if is_name(each.filter)]
 
     def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:  # noqa: ARG002 - as ``Backend`` has it
-        """Return nothing: the database says itself what it refuses."""
-        yield from ()
-        return []
+        """Tell of a database that cannot replace documents safely; what a database refuses, it says itself."""
+        server = yield from self._work("obstacles", lambda: self._database.client.server_info())  # noqa: PLW0108 - of the loop
+        return [("note", _NOT_ATOMIC)] if "ferretdbVersion" in server else []  # version 2 has no such field
 
     def close(self) -> Flow[None]:
         """Close the client; with asyncio, the client of the running loop."""
