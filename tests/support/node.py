@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from support.told import Told
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "node"
 
@@ -67,46 +67,8 @@ def run(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
-class Node:
+class Node(Told):
     """A process with the filter open; a context manager."""
 
     def __init__(self, folder: Path, url: str, name: str = "news") -> None:
-        self._process = subprocess.Popen(
-            ["node", "driver.mjs", url, name],
-            cwd=folder,
-            env=os.environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def begin(self, what: str, items=(), max_age: int = 0, behind: int = 0) -> None:
-        """Tell it to do something; ``end`` has the outcome. Its clock is so many ms behind meanwhile."""
-        packed = [{"$bytes": each.hex()} if isinstance(each, bytes) else each for each in items]
-        self._process.stdin.write(
-            json.dumps({"what": what, "items": packed, "maxAge": max_age, "behind": behind}) + "\n"
-        )
-        self._process.stdin.flush()
-
-    def end(self) -> dict:
-        return json.loads(self._process.stdout.readline())
-
-    def fails(self, what: str, items=()) -> dict:
-        self.begin(what, items)
-        said = self.end()
-        assert "error" in said, said
-        return said
-
-    def __call__(self, what: str, items=(), max_age: int = 0) -> list[int]:
-        """Do something; return the answers."""
-        self.begin(what, items, max_age)
-        said = self.end()
-        assert "error" not in said, said
-        return said["answers"]
+        super().__init__(["node", "driver.mjs", url, name], folder)

@@ -193,7 +193,7 @@ class MongoBackend:
 
     def obstacles(self, needed: int) -> Flow[list[tuple[str, str]]]:  # noqa: ARG002 - as ``Backend`` has it
         """Tell of a database that cannot replace documents safely; what a database refuses, it says itself."""
-        server = yield from self._work("obstacles", lambda: self._database.client.server_info())  # noqa: PLW0108 - of the loop
+        server = yield from self._work("obstacles", lambda: self._database.command("buildInfo"))
         return [("note", _NOT_ATOMIC)] if "ferretdbVersion" in server else []  # version 2 has no such field
 
     def close(self) -> Flow[None]:
