@@ -36,24 +36,32 @@ end
 
 -- @section shard
 -- Checks that each item is of this shard: of S shards it is floor(x S / 4096), x being the top 12 bits of the digest's
--- last word; and that KEYS has its segment of each slice.
--- Needs: packed, shard_of, all_named, segment_of, FIRST_SLICE, LAST_SLICE.
+-- last word; and that KEYS has its segment of each slice. The least and the greatest x stand for all between them,
+-- unless KEYS leaves out a segment that is between others. If KEYS has one segment of each slice, rows is nil then.
+-- Needs: packed, shard_of, all_named, rows, segment_of, FIRST_SLICE, LAST_SLICE.
 
-if shard_of ~= '0/1' then
-  local byte, shard, shards = string.byte, string.match(shard_of, '^(%d+)/(%d+)$')
-  local this, all = tonumber(shard), tonumber(shards)
+if shard_of ~= '0/1' or not all_named then
+  local byte, least, most, lowest, highest = string.byte, 4096, -1
   for last = 16, #packed, 16 do
     local low, high = byte(packed, last - 1, last)
-    local place = (high * 16 + (low - low % 16) / 16) * all - this * 4096
-    if place < 0 or place >= 4096 then
-      return redis.error_reply('BADARG item ' .. last / 16 .. ' does not belong to shard ' .. shard)
+    local x = high * 16 + (low - low % 16) / 16
+    if x < least then least, lowest = x, last end
+    if x > most then most, highest = x, last end
+  end
+  local shard, shards = string.match(shard_of, '^(%d+)/(%d+)$')
+  local below, above = least * shards < shard * 4096, most * shards >= (shard + 1) * 4096
+  if below or above then
+    local stranger = (below and lowest or highest) / 16
+    return redis.error_reply('BADARG item ' .. stranger .. ' does not belong to shard ' .. shard)
+  end
+  for n = FIRST_SLICE, all_named and 0 or LAST_SLICE do
+    local missing = not segment_of(n, least * 1048576) and lowest or not segment_of(n, most * 1048576) and highest
+    for last = 16, rows[n].gaps and #packed or 0, 16 do
+      missing = missing or not segment_of(n, struct.unpack('<I4', packed, last - 3)) and last
+    end
+    if missing then
+      return redis.error_reply('BADARG the segment of item ' .. missing / 16 .. ' is not among the keys')
     end
   end
-end
-for n = FIRST_SLICE, all_named and 0 or LAST_SLICE do
-  for last = 16, #packed, 16 do
-    if not segment_of(n, struct.unpack('<I4', packed, last - 3)) then
-      return redis.error_reply('BADARG the segment of item ' .. last / 16 .. ' is not among the keys')
-    end
-  end
+  if LAST_SLICE == #KEYS then rows = nil end
 end

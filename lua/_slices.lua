@@ -10,9 +10,9 @@
 -- Needs: call, base, phase, listed, FIRST_SLICE, shard_of, longest, CLAIMS (1: for shards with claims, 0: without, 2:
 -- for both).
 -- Gives: LAST_SLICE (slices are numbered from FIRST_SLICE to it, from oldest to newest), units (the number of a slice ->
--- the units of a segment: blocks, bits or counters), rows (the number of a slice -> its segments: number -> key; nil:
--- each slice has one segment, and its number is that of its key), segment_of (a function: slice, d3 -> key), all_named
--- (whether KEYS has all segments of all slices).
+-- the units of a segment: blocks, bits or counters), rows (the number of a slice -> its segments: number -> key, and
+-- gaps: whether one between others is not named; nil: KEYS has one segment of each slice, and its number is that of its
+-- key), segment_of (a function: slice, d3 -> key), all_named (whether KEYS has all segments of all slices).
 
 if phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -44,6 +44,7 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
       if length ~= tonumber(bytes) then
         return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
       end
+      row.gaps = row.gaps or last >= 0 and segment > last + 1
       row[before + segment], last, i = KEYS[i], segment, i + 1
     end
     if last < 0 then

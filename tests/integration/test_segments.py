@@ -9,7 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 from support.servers import wait_until
+from support.shard import md5
+from support.states import dumped
 
 from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
 from urifilter_redis.archive.export import export
@@ -108,6 +111,31 @@ def test_one_stream_of_calls(server, of_segments, kind):
     for name, near in (("fill", 1e-9), ("error_rate_now", 0.2)):
         values = [getattr(each, name) for each in told]
         assert values == pytest.approx([values[0]] * len(numbers), rel=near), name
+
+
+@pytest.mark.parametrize("command", ["insert", "contains", "forget"])
+def test_segments_that_are_not_named(server, of_segments, command):
+    """BADARG, with nothing done: a segment of an item is before the named ones, behind or between them; their order."""
+    news = of_segments("news", 1, capacity=1000)
+    keys, view = news._session.keys.shard(0), news.view(0)
+    of_segment = {shards_of([digest], SEGMENTS)[0]: digest for digest in (md5(b"%d" % n) for n in range(1000))}
+    digests = [of_segment[segment] for segment in (3, 4, 7)]
+
+    def call(segments, some=digests):
+        made = calls.items(command, news.config, keys, view, "-", some)
+        first = [key for key in made.keys if "today" not in key]
+        return replace(made, keys=(*first, *(keys.slice(f"today.{segment}") for segment in segments)))
+
+    with server.client() as client:
+        client.script_load(call([3]).script.source)
+        before = dumped(client)
+        for segments in [(4, 7), (3, 4), (3, 7), (4, 3, 7), (3, 3, 4, 7), (3, 4, 7, 18), (3, 4, 5, 6)]:
+            with pytest.raises(ResponseError, match="^BADARG "):
+                client.execute_command(*call(segments).command())
+        assert dumped(client) == before
+        answers = [client.execute_command(*call(some).command()) for some in [(3, 4, 7), range(3, 8), (1, 3, 4, 7, 17)]]
+        assert answers == [[0] * 3, *[[int(command == "insert")] * 3] * 2]
+        assert client.execute_command(*call([4], digests[1:2]).command()) == [int(command == "insert")]
 
 
 def test_claims(server, of_segments):

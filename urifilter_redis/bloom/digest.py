@@ -132,9 +132,9 @@ def shard_of(digest: bytes, shards: int) -> int:
     return (int.from_bytes(digest[14:], "little") >> 4) * shards >> 12
 
 
-def shards_of(digests: Iterable[bytes], shards: int) -> Sequence[int]:
-    """Return the shard of each digest."""
-    packed = b"".join(digests)
+def shards_of(digests: Iterable[bytes] | bytes, shards: int) -> Sequence[int]:
+    """Return the shard of each digest; they may be packed."""
+    packed = digests if isinstance(digests, bytes) else b"".join(digests)
     if 256 % shards == 0:  # the last byte decides
         return packed[SIZE - 1 :: SIZE].translate(_shards_of_bytes(shards))
     halves = array("H", packed)

@@ -12,10 +12,10 @@ import operator
 import reprlib
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from itertools import compress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from urifilter_redis.bloom.digest import PREFIXES, shard_of, shards_of, split
+from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.sizing import is_whole
 from urifilter_redis.checks import check_function
 from urifilter_redis.errors import Past, UriFilterError
@@ -445,9 +445,11 @@ class Uncut:
         return found
 
     def _sorted(self, positions: Sequence[int]) -> list[int]:
-        """Sort positions by the top 12 bits of their digests."""
-        prefixes = shards_of([self.digests[each] for each in positions], PREFIXES)
-        return [positions[each] for each in sorted(range(len(positions)), key=prefixes.__getitem__)]
+        """Sort positions by the last bytes of their digests: the top 8 of the bits that choose segments."""
+        found: list[list[int]] = [[] for _ in range(256)]
+        for position, last in zip(positions, shards_of([self.digests[each] for each in positions], 256), strict=True):
+            found[last].append(position)
+        return list(chain.from_iterable(found))
 
     def _call(self, shard: int, positions: Sequence[int]) -> OpenCall:
         if isinstance(positions, range):

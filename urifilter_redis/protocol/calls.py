@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis.bloom.digest import shards_of, split
+from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import seconds_of, slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, segment_capacity
 from urifilter_redis.protocol import scripts
@@ -108,10 +108,10 @@ class SegmentNames:
         """Return the keys for items of the shard, given by their digests."""
         if self._rows is None:
             return self._all
-        some, found = split(digests) if isinstance(digests, bytes) else digests, []
+        packed, found = digests if isinstance(digests, bytes) else b"".join(digests), []
         for row in self._rows:  # the segments of a shard are neighbours
             count = len(row)
-            found += [row[number % count] for number in sorted(set(shards_of(some, self._shards * count)))]
+            found += [row[number % count] for number in sorted(set(shards_of(packed, self._shards * count)))]
         return tuple(found)
 
 
