@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["archive"]
-
 #: Most shards that are named because they have fewer checkpoints than others.
 SHARDS_TOLD = 3
 

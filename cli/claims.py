@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
     from .records import Form, Window
 
-__all__ = ["beat", "claim", "claims", "commit", "dead_letters", "reclaim", "release"]
-
 L = TypeVar("L", InFlight, DeadLetter)
 
 #: The default lease. A shell does not beat by itself: this is the time to work through some lines once ``claim`` has

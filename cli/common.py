@@ -30,33 +30,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis import UriFilter
 
-__all__ = [
-    "DEFAULT_SETTINGS",
-    "NOTHING_DUE",
-    "Decorator",
-    "Group",
-    "Shared",
-    "columns",
-    "complain",
-    "confirm",
-    "count",
-    "counted",
-    "filter_name",
-    "made",
-    "moment",
-    "open_one_of_all",
-    "option_type",
-    "over_capacity",
-    "packed",
-    "pass_shared",
-    "print_json",
-    "quiet_option",
-    "say",
-    "seconds",
-    "shared",
-    "with_options",
-]
-
 #: The exit code that a shell reports for a program that SIGPIPE ended.
 BROKEN_PIPE = 141
 

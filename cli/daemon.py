@@ -21,8 +21,6 @@ from .common import Shared, pass_shared, print_json, say, shared, with_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["add_stop_and_status", "background", "check_background", "daemon_options", "running"]
-
 #: Seconds that a daemon has to finish its current work and stop.
 PATIENCE = 60.0
 

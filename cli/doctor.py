@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.flows.info import FilterInfo
 
-__all__ = ["doctor"]
-
 
 @click.command()
 @click.option("--acl", "part", type=click.Choice(list(acl.PARTS)), help="Print the smallest ACL of a user; ask nobody.")

@@ -46,19 +46,6 @@ from .common import (
     with_options,
 )
 
-__all__ = [
-    "create",
-    "drop",
-    "identity_options",
-    "info",
-    "layout_option",
-    "list_",
-    "rules_option",
-    "size_options",
-    "time_options",
-    "yes_option",
-]
-
 _CAPACITY = "Items of the whole window: 10M, 1e8 (growing: of the first slice)."
 _EXPIRE = "When an item's time begins; first-seen by default."
 _WRITE = "Ring: write one slice and test all, or write all and test one; newest by default."

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis import Config
 
-__all__ = ["import_"]
-
 #: A new filter for a set has room for so many times its members.
 HEADROOM = 2
 

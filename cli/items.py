@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
     from .records import Form, Window
 
-__all__ = ["add", "check", "dedupe", "forget", "remove"]
-
 #: The lines that ``dedupe --count`` prints at once. A signal ends it between two of these.
 COUNTS_AT_ONCE = 4000
 

@@ -35,23 +35,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.holdings import ClaimOptions
 
-__all__ = [
-    "DEFAULT_FILTER",
-    "NEAR_CACHE",
-    "Summary",
-    "change_lines",
-    "check_readable",
-    "filter_command",
-    "finish",
-    "form_options",
-    "lines_command",
-    "max_age_option",
-    "open_filter",
-    "put_all",
-    "put_whole",
-    "windows",
-]
-
 #: The filter for commands that name none; ``add`` and ``dedupe`` make it.
 DEFAULT_FILTER = "default"
 

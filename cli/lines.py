@@ -28,15 +28,6 @@ from .records import PLAIN, QUOTE, Form, Piece, Place, Records, Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = [
-    "STDIN",
-    "is_converted",
-    "placed_windows",
-    "total_size",
-    "why_unreadable",
-    "windows_of",
-]
-
 #: Bytes read at once. A pipe returns fewer at once, so that lines are handled as they come.
 CHUNK = 1 << 20
 

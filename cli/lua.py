@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.scripts import Script
 
-__all__ = ["lua"]
-
 #: The commands of which ``show`` prints the call for items. reclaim and beat are about the shards of the items.
 ABOUT_ITEMS = ("insert", "contains", "forget", "remove", "claim", "commit", "release", "reclaim", "beat")
 

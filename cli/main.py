@@ -15,8 +15,6 @@ from urifilter_redis._version import __version__
 from .common import Group, say, shared
 from .streams import drop_unwritten, explained, take_closed
 
-__all__ = ["main"]
-
 #: The module of each command, and the first sentence of its help. So --help loads no command, and a command loads no
 #: other.
 _COMMANDS: dict[str, tuple[str, str]] = {

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Output"]
-
 #: Bytes at the end of the output that a reader that has ended may not have processed. The buffer of a pipe holds
 #: 64 KiB, of a socket 208 KiB, of a terminal some 12 KiB; programs read ahead, too (head 8 KiB, grep 96 KiB).
 READ_AHEAD = 320 << 10

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     from .records import Form
 
-__all__ = ["digest", "fingerprint", "plan"]
-
 #: Most filters among which ``plan --nodes`` divides the items.
 FILTERS = 100
 

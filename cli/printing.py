@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .records import Window
     from .signals import Signals
 
-__all__ = ["Printer", "Undoing", "print_lines"]
-
 
 @dataclass(frozen=True, slots=True)
 class Undoing:

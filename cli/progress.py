@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis import UriFilter
 
-__all__ = ["bar", "progress", "steps"]
-
 
 @contextmanager
 def progress(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["PLAIN", "QUOTE", "RECORD_LIMIT", "Form", "Kind", "Piece", "Place", "Records", "Window", "item_of"]
-
 #: The most bytes of a record, and of a line. A longer one is reported and left out.
 RECORD_LIMIT = 16 << 20
 

@@ -26,8 +26,6 @@ from .common import (
 )
 from .progress import steps
 
-__all__ = ["rotate", "union"]
-
 
 @click.command()
 @click.argument("names", type=filter_name, nargs=-1)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["serve"]
-
 _NEEDED = ("fastapi", "httptools", "prometheus_client", "pydantic_settings", "uvicorn")
 _HOST = "Address to listen at; 127.0.0.1 by default. Any other wants tokens."
 

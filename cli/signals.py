@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Self
 
-__all__ = ["Interrupted", "Signals", "name_of"]
-
 #: Signals that end a process by default and can be held back. Signals of faults (SIGSEGV …) are not among them, nor
 #: SIGPIPE and SIGXFSZ: Python ignores those, so that writing fails. Not every system has all of these.
 _NAMES = (

@@ -10,8 +10,6 @@ import errno
 import os
 import sys
 
-__all__ = ["STDERR", "STDOUT", "drop_unwritten", "explained", "take_closed", "to_nowhere"]
-
 STDOUT, STDERR = 1, 2
 
 #: The mode in which /dev/null is opened as each standard stream. Reading stdin and writing stdout fail then, as with a

@@ -9,8 +9,6 @@ from urifilter_redis.service import tokens
 
 from .common import Shared, pass_shared, print_json, say, shared
 
-__all__ = ["token"]
-
 
 @click.group()
 @shared

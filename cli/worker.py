@@ -31,8 +31,6 @@ from .signals import Interrupted, Signals
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["acknowledge", "checkpoint", "restore", "worker"]
-
 log = logging.getLogger("urifilter_redis.worker")
 
 

@@ -10,8 +10,6 @@ import signal
 import sys
 import threading
 
-__all__ = ["started"]
-
 _MODULES = {"urifilter_redis.cli", "urifilter_redis.cli.__main__"}
 
 

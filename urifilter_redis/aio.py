@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.protocol.claims import DeadLetter, InFlight
 
-__all__ = ["AsyncUriFilter"]
-
 T = TypeVar("T")
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.near_cache import NearCacheSettings
 
-__all__ = ["AsyncBaseClient", "Opening", "windows"]
-
 T = TypeVar("T")
 
 

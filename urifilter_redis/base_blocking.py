@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.errors import UriFilterError
 
-__all__ = ["BlockingBaseClient", "connect", "drop_filter", "list_filters", "run", "windows"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config, FilterSettings
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["BaseClient", "PackedFilter"]
-
 T = TypeVar("T")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import reprlib
 from numbers import Integral, Real
 
-__all__ = ["check_flag", "check_function", "check_seconds", "check_text", "check_whole"]
-
 
 def check_text(name: str, value: object, *, optional: bool = False) -> None:
     """Raise TypeError unless an argument is a str; ``optional``: or None."""

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.rotation import Rotation
     from urifilter_redis.protocol.claims import DeadLetter, InFlight
 
-__all__ = ["UriFilter"]
-
 T = TypeVar("T")
 
 

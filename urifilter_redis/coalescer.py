@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Drive: TypeAlias = Callable[[Flow[Any]], Awaitable[Any]]
 
-__all__ = ["Coalescer"]
-
 T = TypeVar("T")
 
 #: The most single calls that go together. Their pipeline holds the server for some milliseconds.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["how_to_get"]
-
 
 def how_to_get(extra: str) -> str:
     """Return the command that installs an extra: from a checkout, as long as no package index has a release."""

@@ -14,25 +14,6 @@ from urifilter_redis.bloom.encoding import number_in_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ACCESS_PATH",
-    "ACTIONS",
-    "ATTEMPT_HEADER",
-    "COMMANDS",
-    "DEFAULT_PATH",
-    "DEFAULT_PORT",
-    "ERROR_CODES",
-    "FILTERS_PATH",
-    "KEY_HEADER",
-    "MOST_LISTED",
-    "OF_NO_ATTEMPT",
-    "OVERVIEW_PATH",
-    "Command",
-    "Meaning",
-    "read_json",
-    "write_json",
-]
-
 DEFAULT_PORT = 8000
 
 #: The path of the older interface: it inserts URIs and answers the new ones.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch
     from urifilter_redis.engine.holdings import ClaimOptions
 
-__all__ = ["UNDER_WAY", "WINDOWS", "Answers", "Stream", "StreamedFilter", "persist"]
-
 #: The most items of a stream under way. A killed process has inserted at most so many without printing them.
 UNDER_WAY = flows.WINDOW
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Timeouts
     from urifilter_redis.transport.connections import Connector
 
-__all__ = ["Served", "Worker"]
-
 log = logging.getLogger("urifilter_redis.worker")
 
 #: The longest time between two rounds of a worker, seconds.

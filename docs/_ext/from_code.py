@@ -15,8 +15,6 @@ from urifilter_redis.cli import main
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["setup"]
-
 #: Code in a help text: between backticks, or an option.
 _CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--[a-z][\w-]*)")
 

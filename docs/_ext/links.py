@@ -9,9 +9,6 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["wrong_links"]
-
-
 #: Attributes and elements that lead somewhere.
 LINKS = {("href", "a"), ("href", "link"), ("src", "img"), ("src", "script"), ("data", "object")}
 

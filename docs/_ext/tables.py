@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-__all__ = ["TABLES"]
-
 #: The prefix of the service's variables.
 _PREFIX = ServiceSettings.model_config["env_prefix"]
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from docutils import nodes
     from sphinx.application import Sphinx
 
-__all__ = ["setup"]
-
 ROOT = Path(__file__).parents[2]
 
 #: Pages of the repository's root, and the pages of the site that include them or stand for them.

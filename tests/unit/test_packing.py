@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from support.model import ModelSlice
 
 from urifilter_redis.errors import ArchiveCorrupt
-from urifilter_redis.storage import packing
 from urifilter_redis.storage.packing import pack, unpack
 
 PIECE = 256 << 10
@@ -295,8 +294,3 @@ def test_a_mask_with_bits_beyond_the_piece():
     assert unpack(split(PLAIN + b"\1" + bytes(8), PLAIN + b"x"), 65) == b"x" + bytes(64)
     with pytest.raises(ArchiveCorrupt, match="mask"):
         unpack(split(PLAIN + b"\2" + bytes(8), PLAIN + b"x"), 65)
-
-
-def test_public_names():
-    """Nothing else is meant to be used."""
-    assert packing.__all__ == ["pack", "unpack"]

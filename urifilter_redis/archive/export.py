@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.storage.documents import Content
 
-__all__ = ["ExportedFilter", "export"]
-
 log = logging.getLogger("urifilter_redis")
 
 _MAGIC = b"urifilter-archive 1\n"

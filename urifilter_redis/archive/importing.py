@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Resharded", "import_"]
-
 R = TypeVar("R", bound=tuple[Any, ...])
 
 

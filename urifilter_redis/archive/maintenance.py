@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content, Registration
 
-__all__ = [
-    "Document",
-    "Entry",
-    "Pruned",
-    "Verified",
-    "entries",
-    "examine_archive",
-    "examine_kept",
-    "names",
-    "not_kept",
-    "prune",
-    "show",
-    "verify_all",
-]
-
 #: Bytes of room that the disk of an archive has at least.
 ROOM = 1 << 20
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.storage.documents import Content
 
-__all__ = ["Listed", "list_documents", "missing", "verified"]
-
 #: How often a document that was replaced while it was verified is read again.
 TRIES = 5
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.bloom.retention import Shape
 
-__all__ = [
-    "COMMAND",
-    "MACHINE",
-    "InsertCost",
-    "checkpoint_seconds",
-    "closed_bytes",
-    "insert_cost",
-    "memory_when_full",
-    "rotation_cost",
-]
-
 COMMAND = "python bench/shard.py --server redis"
 MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"
 

@@ -19,20 +19,6 @@ from urifilter_redis.bloom.normalize import normalizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = [
-    "HASHES",
-    "PREFIXES",
-    "blocked_offsets",
-    "classic_offsets",
-    "hasher",
-    "make_digester",
-    "new_seed",
-    "shard_of",
-    "shards_of",
-    "split",
-    "words",
-]
-
 HASHES = ("mmh3", "md5", "blake2b")
 
 #: The bytes of a digest.

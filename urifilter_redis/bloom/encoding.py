@@ -17,8 +17,6 @@ from urifilter_redis.errors import BadItem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MOST_BYTES", "encode_item", "encode_items", "number_in_json", "pack", "unpack"]
-
 #: Most levels of lists and objects in a JSON item. It is fixed, because the interpreter's own limit depends on the
 #: depth of the caller's stack.
 NESTING_LIMIT = 256

@@ -17,8 +17,6 @@ from urifilter_redis.bloom.url_parts import TRACKING_PARAMETERS, name_of, plain_
 if TYPE_CHECKING:
     from urifilter_redis.bloom.rules import Rule
 
-__all__ = ["NORMALIZATIONS", "explain", "normalizer"]
-
 NORMALIZATIONS = ("none", "whatwg", "sorted", "loose")
 
 #: The schemes whose hosts and paths have further normal forms, and rules.

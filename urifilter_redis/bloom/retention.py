@@ -26,28 +26,6 @@ from urifilter_redis.bloom.sizing import (
     size,
 )
 
-__all__ = [
-    "EXPIRE_AFTER",
-    "RETENTIONS",
-    "SLICES",
-    "TIMED",
-    "WRITES",
-    "Shape",
-    "check_growth",
-    "error_rate_at_capacity",
-    "growing_slice",
-    "live_slices",
-    "memory",
-    "period_of",
-    "placed",
-    "seconds_of",
-    "shards_needed",
-    "size_first",
-    "slice_capacity",
-    "slice_share",
-    "slices_at",
-]
-
 RETENTIONS = ("forever", "growing", "ring", "rolling")
 
 #: The retentions that rotate by time.

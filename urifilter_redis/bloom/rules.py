@@ -22,8 +22,6 @@ from urifilter_redis.bloom.url_parts import (
     without_slashes,
 )
 
-__all__ = ["LONGEST", "Rule", "Rules", "RulesGiven", "canonical_rules", "load_rules", "read_rules", "sha256_of"]
-
 #: The most bytes of rules as they are kept.
 LONGEST = 8192
 

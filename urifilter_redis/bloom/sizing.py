@@ -16,32 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "ANY_SHARDS",
-    "BLOCKED_K",
-    "LAYOUTS",
-    "REDISBLOOM",
-    "SHARDS_LIMIT",
-    "SLICE_LIMIT",
-    "Sizing",
-    "Slice",
-    "bytes_of",
-    "classic_bits",
-    "classic_k",
-    "error_rate_from_fill",
-    "fewest_shards",
-    "fitting",
-    "grown",
-    "is_whole",
-    "items_from_fill",
-    "module_fill",
-    "module_rate",
-    "segment_capacity",
-    "size",
-    "size_text",
-    "slice_limit",
-]
-
 #: The layout whose slices are Bloom filters of the server's own module, and no bitmaps.
 REDISBLOOM = "redisbloom"
 

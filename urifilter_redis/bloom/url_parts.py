@@ -6,18 +6,6 @@ import re
 import string
 from urllib.parse import unquote
 
-__all__ = [
-    "BY_PARTS",
-    "INDEX_PAGES",
-    "PARAMETER_LIST",
-    "TRACKING_PARAMETERS",
-    "name_of",
-    "plain_escapes",
-    "plain_host",
-    "trimmed",
-    "without_slashes",
-]
-
 #: The normalisations that write the parts of URLs in their normal forms, and so can have rules.
 BY_PARTS = ("sorted", "loose")
 

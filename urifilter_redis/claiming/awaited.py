@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 
-__all__ = ["AsyncClaims"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 

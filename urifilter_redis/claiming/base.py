@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import UriFilterError
 
-__all__ = ["AsyncBaseClaims", "BaseClaims", "Beating", "BlockingBaseClaims"]
-
 log = logging.getLogger("urifilter_redis")
 
 

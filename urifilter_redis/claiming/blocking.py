@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Key, Method
     from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 
-__all__ = ["Claims"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 

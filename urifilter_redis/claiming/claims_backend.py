@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.errors import AnswerLost, UriFilterError
 
-__all__ = ["ClaimsBackend", "Question", "RedisClaims"]
-
 
 class Question(Answering, Protocol):
     """A call about items that ``Pending`` can hold."""

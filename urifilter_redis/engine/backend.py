@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["UNREADABLE", "Backend", "Blob", "Key", "Upload", "read_to_replace"]
-
 #: Stands for a document that is there and cannot be read: ``swap`` takes it as ``old`` to replace or remove one.
 UNREADABLE = b""
 

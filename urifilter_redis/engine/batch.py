@@ -30,38 +30,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId, CallKey
     from urifilter_redis.protocol.config import Config
 
-__all__ = [
-    "AGES",
-    "CLAIM",
-    "CLAIM_AGES",
-    "CLAIM_MANY",
-    "CLAIM_UNIQUE",
-    "COMMIT",
-    "CONTAINS",
-    "CONTAINS_MANY",
-    "FORGET",
-    "INSERT",
-    "INSERT_AGES",
-    "INSERT_MANY",
-    "PART",
-    "REJECT",
-    "RELEASE",
-    "REMOVE",
-    "UNANSWERED",
-    "UNIQUE",
-    "Batch",
-    "Key",
-    "Method",
-    "OpenCall",
-    "call_to_resume",
-    "check_question",
-    "items_of",
-    "listed",
-    "opened_up",
-    "selected",
-    "with_batch",
-]
-
 B = TypeVar("B")
 E = TypeVar("E", bound=UriFilterError)
 R = TypeVar("R")

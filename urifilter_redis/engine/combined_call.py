@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
-__all__ = ["CombinedCall", "PendingCall", "Turn", "error_for"]
-
 
 class Turn(Protocol):
     """A combined call that is under way, for whose end other callers wait."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import AsyncSender, Beginner, Flow, Reply, Sender, Step
 
-__all__ = ["StartedFlow", "drive", "drive_async"]
-
 T = TypeVar("T")
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import View
 
-__all__ = ["AFTER_DUE", "CLAIM_COMMANDS", "Claim", "ClaimOptions", "Found", "Holdings", "Look", "Outstanding"]
-
 #: The commands of claims that are about items.
 CLAIM_COMMANDS = ("claim", "commit", "release")
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.holdings import Claim, Holdings
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["shared"]
-
 #: Seconds between two glances at a look of another call: the first, and the longest, to which they double.
 GLANCE, LONGEST_GLANCE = 0.001, 0.05
 

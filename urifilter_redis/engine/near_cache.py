@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["SECONDS", "CallInFlight", "NearCache", "NearCacheInfo", "NearCacheSettings", "near_cache_of"]
-
 #: The time of an entry in seconds, unless the caller sets another.
 SECONDS = 60.0
 

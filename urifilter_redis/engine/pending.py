@@ -9,8 +9,6 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from urifilter_redis.errors import UriFilterError
 
-__all__ = ["Owner", "Pending", "current_owner"]
-
 
 class _Held(Protocol):
     @property

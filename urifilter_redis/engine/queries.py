@@ -16,23 +16,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Arguments, Call
 
-__all__ = [
-    "ENTRIES_A_SCAN",
-    "ask",
-    "ask_masters",
-    "ask_shard",
-    "chunked",
-    "masters_without",
-    "scan",
-    "scanned",
-    "server_run",
-    "server_time",
-    "servers_info",
-    "time_at",
-    "time_of",
-    "unless_withheld",
-]
-
 T = TypeVar("T")
 
 #: Most shards that one pipeline asks about.

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallId
     from urifilter_redis.protocol.calls import Arguments, Call
 
-__all__ = ["Request", "exchange"]
-
 #: The share of the longest wait for a reply that replicas have to receive an answer.
 SHARE = 0.8
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["FRUITLESS", "ROTATE", "RotationTimer"]
-
 #: Whether clients that insert turn the filter, or leave that to worker, cron and explicit calls.
 ROTATE = ("auto", "never")
 

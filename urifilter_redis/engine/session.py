@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import FilterKeys
 
-__all__ = ["Restored", "Session"]
-
 
 @dataclass(frozen=True, slots=True)
 class Restored:

@@ -15,23 +15,6 @@ from urifilter_redis.checks import check_seconds
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = [
-    "REST",
-    "TOTAL",
-    "TOTAL_OF_SEVERAL",
-    "AsyncSender",
-    "Beginner",
-    "Flow",
-    "Meanwhile",
-    "Pause",
-    "Reply",
-    "Send",
-    "Sender",
-    "Step",
-    "Timeouts",
-    "Work",
-]
-
 #: The ``total`` of timeouts that leave it open: of a server alone, and where another may take its place.
 TOTAL, TOTAL_OF_SEVERAL = 3.0, 30.0
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["GIVEN", "Duty", "Inquiry", "NodeMap", "Part", "Routes", "Search", "Service", "named", "search"]
-
 #: The name of the server whose address was given.
 GIVEN = ""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow, Step
 
-__all__ = ["auto_rotate", "lease", "leave", "rotate_if_due", "tell_who_rotates", "turn_missed"]
-
 log = logging.getLogger("urifilter_redis")
 
 #: Seconds after which one call, or ``close``, or a call that finds that periods were missed, stops a rotation at the

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.protocol.keys import FilterKeys
 
-__all__ = ["check_free", "check_room", "deletes_bitmaps", "full_in"]
-
 log = logging.getLogger("urifilter_redis")
 
 #: The free memory that a new filter must find unless it is ``large``, as a multiple of the full filter's. The quarter

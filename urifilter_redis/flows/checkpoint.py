@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Written", "checkpoint", "checkpoint_age"]
-
 log = logging.getLogger("urifilter_redis")
 
 #: Most attempts at a checkpoint of a shard; an attempt fails if a rotation, or another checkpoint, comes first.

@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.call_ids import CallKey
     from urifilter_redis.protocol.claims import Counts
 
-__all__ = [
-    "claim",
-    "commit",
-    "finish",
-    "holding_of",
-    "leave",
-    "options_of_claim",
-    "options_of_release",
-    "question",
-    "reason_of",
-    "release",
-]
-
 R = TypeVar("R")
 
 

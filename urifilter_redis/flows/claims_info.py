@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["ClaimsInfo", "claims_info"]
-
 #: Holders of a shard that one reply has.
 HOLDERS_A_REPLY = 1000
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = ["After", "dead_letters", "dead_letters_page", "in_flight", "in_flight_page", "retry"]
-
 T = TypeVar("T")
 
 #: A place in a list, behind which the list goes on.

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.info import FilterInfo
     from urifilter_redis.flows.probe import Probed
 
-__all__ = [
-    "Finding",
-    "examine_claims",
-    "examine_clock",
-    "examine_copies",
-    "examine_filter",
-    "examine_masters",
-    "findings_of",
-    "gather",
-]
-
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0
 

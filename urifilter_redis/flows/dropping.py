@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = [
-    "SHARDS_AT_ONCE",
-    "abandon",
-    "check_no_leftovers",
-    "drop",
-    "end_drop",
-    "keep_listed",
-    "list_or_not",
-    "read_first",
-    "remove",
-    "still",
-]
-
 #: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16
 

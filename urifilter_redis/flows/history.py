@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.meta import ShardState
     from urifilter_redis.storage.slices import Archive
 
-__all__ = ["archive_closed", "build_next", "finish_next"]
-
 
 def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:
     """Write the closed slice to the archive, read it back, and only then note in ``meta`` that it is there.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["Condition", "SetState", "condition_of", "has_members", "look_at_set", "read_members"]
-
 #: For a key's type: the commands that count its members, read them and look for one; the values of a member as read.
 _READ_BY = {"set": ("SCARD", "SSCAN", "SISMEMBER", 1), "zset": ("ZCARD", "ZSCAN", "ZSCORE", 2)}
 

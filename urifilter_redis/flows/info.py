@@ -37,19 +37,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = [
-    "FilterInfo",
-    "Part",
-    "SliceInfo",
-    "error_rate_of",
-    "info",
-    "inserted",
-    "is_over_capacity",
-    "items_of",
-    "parts_of",
-    "slice_sizing",
-]
-
 #: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100
 

@@ -43,21 +43,6 @@ if TYPE_CHECKING:
 
     _Window: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
 
-__all__ = [
-    "WINDOW",
-    "answer",
-    "ask_again",
-    "ask_jointly",
-    "batch_of",
-    "combined_of",
-    "distrust",
-    "give_back",
-    "new_pairs",
-    "question",
-    "resolve",
-    "unresolved",
-]
-
 #: The most calls of one window: enough to hide the round trip, few enough for short pipelines.
 CALLS_IN_FLIGHT = 8
 

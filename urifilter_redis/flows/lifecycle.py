@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.keys import ShardKeys
 
-__all__ = ["create", "names", "open_", "restore_by_hand"]
-
 #: The position of a replica's state in the reply of ROLE.
 _STATE = 3
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["Loss", "acknowledge", "loss_in", "loss_note", "loss_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:

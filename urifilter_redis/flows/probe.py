@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Config
     from urifilter_redis.protocol.keys import FilterKeys
 
-__all__ = [
-    "Probed",
-    "check_module",
-    "has_module",
-    "is_old",
-    "name_of",
-    "on_a_checked_server",
-    "probe",
-    "refused_scripts",
-    "remedy",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

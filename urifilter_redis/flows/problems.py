@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.flows.info import FilterInfo
 
-__all__ = ["CODES", "fullness", "problems_of", "room"]
-
 #: The codes, the worst first, each with its level: ``danger`` (a promise does not hold) or ``note``.
 CODES = {
     "lost_items": "danger",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from urifilter_redis.storage.records import Lease
     from urifilter_redis.storage.slices import SliceWriter
 
-__all__ = ["archive_bitmaps", "bits_of", "fill_of", "items_in", "items_in_module", "pieces_of", "read_leases"]
-
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64
 

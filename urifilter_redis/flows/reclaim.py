@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Call
     from urifilter_redis.protocol.claims import Entry, Holding
 
-__all__ = ["Round", "beat", "beat_all", "give_back_all", "outstanding", "reclaim_round"]
-
 #: The shards that one pipeline inspects.
 INSPECTED_AT_ONCE = 16
 

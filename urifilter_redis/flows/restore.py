@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["ensure", "restore", "restoring"]
-
 log = logging.getLogger("urifilter_redis")
 
 #: Seconds between two signs of life; to the scripts, 15 s of silence mean death.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from urifilter_redis.storage.documents import Checkpoint, Manifest
     from urifilter_redis.storage.records import Lease
 
-__all__ = ["Archived", "Plan", "Records", "plan", "worked_on"]
-
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500
 

@@ -32,18 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = [
-    "Rotation",
-    "doubt",
-    "due",
-    "epoch",
-    "finish_missed",
-    "finish_rotation",
-    "next_rotation",
-    "rotate",
-    "rotate_due",
-]
-
 log = logging.getLogger("urifilter_redis")
 
 #: The most conflicts in a row with other processes; with more of them something must be wrong.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["DAY", "HOUR", "MINUTE", "Sample", "keep", "outdated", "read", "speed", "take"]
-
 #: Seconds.
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 

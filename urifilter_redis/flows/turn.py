@@ -30,19 +30,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.calls import Call
 
-__all__ = [
-    "Due",
-    "Left",
-    "Turn",
-    "grow",
-    "left_of",
-    "next_due",
-    "piece_count",
-    "read_states",
-    "shard_0_last",
-    "top_epoch",
-]
-
 log = logging.getLogger("urifilter_redis")
 
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["union"]
-
 #: The settings that must be equal in both filters.
 _SAME = ("layout", "shards", "segments", "normalize", "rules", "parameter_list", "hash", "seed")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from urifilter_redis.flows.importing import Condition
     from urifilter_redis.importing.sources import Source, Window
 
-__all__ = ["Import", "Receiver"]
-
 #: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
 WINDOWS_A_NOTE = 5
 

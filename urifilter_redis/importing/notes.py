@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["Counts", "Note", "NoteFile", "doubt", "loss"]
-
 #: The number of the notes' format. A note of another format does not count.
 _FORMAT = 1
 

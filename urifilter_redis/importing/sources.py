@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Timeouts
 
-__all__ = ["Digests", "Peeked", "SetSource", "Source", "Window"]
-
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
 

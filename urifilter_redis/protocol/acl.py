@@ -13,8 +13,6 @@ from urifilter_redis.protocol.keys import FilterKeys, check_prefix
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEND", "PARTS", "Part", "commands", "line", "patterns"]
-
 #: The advice for a user that lacks a right.
 MEND = "mend its ACL (urifilter doctor --acl prints the line)"
 

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PARTS", "CallId", "CallIds", "CallKey", "ServerClock"]
-
 #: ms from the making of a call to its deadline. The scripts accept a deadline up to two minutes ahead. Half of that
 #: allows this process to be wrong about the server's clock by a minute, either way.
 CALL_LIFE = 60_000

@@ -19,35 +19,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.meta import ShardState, View
     from urifilter_redis.protocol.scripts import Script
 
-__all__ = [
-    "ITEMS_A_CALL",
-    "LEASE",
-    "NO_CALL_ID",
-    "Arguments",
-    "Call",
-    "CallBuilder",
-    "SegmentNames",
-    "build",
-    "checkpoint",
-    "create",
-    "drop",
-    "encoded",
-    "expire",
-    "identity",
-    "items",
-    "items_a_call",
-    "lease_of",
-    "live",
-    "merge",
-    "probe",
-    "refill",
-    "reopen",
-    "restore",
-    "store",
-    "tend",
-    "turn",
-]
-
 #: One command with its arguments, as redis-py packs it.
 Arguments: TypeAlias = tuple[str | bytes, ...]
 

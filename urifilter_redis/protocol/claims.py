@@ -20,42 +20,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.keys import ShardKeys
     from urifilter_redis.protocol.meta import View
 
-__all__ = [
-    "BYTES_A_CALL",
-    "CLAIMS_A_CALL",
-    "IN_FLIGHT",
-    "LEASE_OF_MANY",
-    "LEAST_LEASE",
-    "MOST_DELAY",
-    "MOST_LEASE",
-    "MOST_REASON",
-    "NO_HOLDER",
-    "PARKED",
-    "RECLAIMED_A_CALL",
-    "Counts",
-    "DeadLetter",
-    "Entry",
-    "Holding",
-    "InFlight",
-    "answers_of",
-    "beat",
-    "check_delay",
-    "check_holder",
-    "check_lease",
-    "check_limit",
-    "claim",
-    "commit",
-    "dead_letter_of",
-    "default_lease",
-    "entries_of",
-    "in_flight_of",
-    "in_flight_range",
-    "new_delay_holder",
-    "new_holder",
-    "reclaim",
-    "release",
-]
-
 #: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
 CLAIMS_A_CALL = 250
 

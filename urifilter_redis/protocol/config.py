@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-__all__ = [
-    "FORMAT",
-    "Config",
-    "FilterSettings",
-    "Settings",
-    "allows_module",
-    "check_format",
-    "other_format",
-    "worded",
-]
-
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1
 

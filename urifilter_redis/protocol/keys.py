@@ -12,17 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "DEFAULT_PREFIX",
-    "SLOTS",
-    "FilterKeys",
-    "ShardKeys",
-    "check_name",
-    "check_prefix",
-    "is_name",
-    "slot_of",
-]
-
 #: The beginning of every key, unless the caller gives another prefix.
 DEFAULT_PREFIX = "urifilter"
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import SliceLost
 
-__all__ = ["Closed", "ShardState", "View", "damaged", "opened_by"]
-
 
 def damaged(name: str, why: str) -> SliceLost:
     """Return the error for a ``meta`` whose fields are missing or unreadable; ``name`` is the filter's."""

@@ -23,36 +23,6 @@ from urifilter_redis.errors import (
 )
 from urifilter_redis.protocol.acl import MEND
 
-__all__ = [
-    "FORBIDDEN_KEY",
-    "SCRIPT_ERRORS",
-    "TO_DO_IF_LOST",
-    "Decided",
-    "Decision",
-    "Unanswered",
-    "Unsent",
-    "decide",
-    "error_of",
-    "fields_of_stale",
-    "forbids_command",
-    "forbids_key",
-    "is_ask",
-    "is_away",
-    "is_readonly",
-    "is_withheld",
-    "late_at",
-    "needs_mending",
-    "node_of",
-    "nonsense",
-    "text_in",
-    "text_of",
-    "to_fields",
-    "to_mapping",
-    "to_scores",
-    "unsaved",
-]
-
-
 #: The words before the key in the error about a key that this user may not touch.
 FORBIDDEN_KEY = "this user may not touch the key"
 

@@ -10,8 +10,6 @@ from urifilter_redis.protocol.scripts import commands_by_sha1
 if TYPE_CHECKING:
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["SHAPES", "SHAPES_OF_SCRIPTS", "fits"]
-
 #: Says whether a reply has the shape; gets the arguments behind the command's name, or behind the script's keys.
 Shape: TypeAlias = Callable[["Arguments", Any], bool]
 

@@ -13,20 +13,6 @@ from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, FilterKeys, slo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = [
-    "ASKING",
-    "READONLY",
-    "READWRITE",
-    "Addressed",
-    "first_slots",
-    "for_key",
-    "for_node",
-    "for_replica",
-    "like",
-    "shards_by_master",
-    "slot_of_command",
-]
-
 #: The command before one that was sent on by ASK: the node runs it although the slot is not its own yet.
 ASKING = ("ASKING",)
 

@@ -30,22 +30,6 @@ from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS, REDISBLOOM
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "COMMANDS",
-    "INDEX",
-    "MODULE_VARIANTS",
-    "TWOFOLD",
-    "VECTORS",
-    "Header",
-    "Part",
-    "Script",
-    "exported_files",
-    "files_in",
-    "load",
-    "variants",
-    "vectors",
-]
-
 #: Every command, and the layouts for which its script is made; no layouts: the script is the same for all.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "create": (),

@@ -12,9 +12,6 @@ from urifilter_redis.scrapy.scheduler import UriDupeFilter, UriFilterScheduler
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
-__all__ = ["UriFilterAddon"]
-
-
 #: Scrapy's commands that look at single pages, for a person: what they fetch must be nobody's page, and be seen later.
 _LOOKS = {"check", "fetch", "parse", "shell", "view"}
 

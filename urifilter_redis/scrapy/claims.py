@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from urifilter_redis.scrapy.crawl import Crawl
     from urifilter_redis.scrapy.options import Claiming
 
-__all__ = ["Reclaiming"]
-
 logger = logging.getLogger(__name__)
 
 #: The most pages that a crawl takes over at once.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.scrapy.fetches import Fetch
 
-__all__ = ["MOST_HELD", "Crawl", "misplaced"]
-
 logger = logging.getLogger(__name__)
 
 #: The attribute of a Scrapy crawler that has its crawl.

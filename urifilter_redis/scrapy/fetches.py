@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.scrapy.outcomes import Outcomes
 
-__all__ = ["AGAIN", "START", "Fetch", "Fetches", "Mark"]
-
 #: Why a page is fetched whatever the filter says: a start is by each crawl, another as its request says.
 START, AGAIN = "start", "again"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.claims import InFlight
     from urifilter_redis.scrapy.crawl import Crawl
 
-__all__ = ["Keeping", "holder_of"]
-
 logger = logging.getLogger(__name__)
 
 #: The most requests that are kept by one close: a queue of millions would fill the memory of Redis.

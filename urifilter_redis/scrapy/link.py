@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.claims import InFlight
     from urifilter_redis.scrapy.options import Options
 
-__all__ = ["COMMIT", "FORGET", "RECORD", "Answer", "Ending", "Link"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)

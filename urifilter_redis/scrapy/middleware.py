@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
-__all__ = ["UriSpiderMiddleware"]
-
 
 class UriSpiderMiddleware:
     """Notes starts, responses, and what their pages yield; it drops nothing.

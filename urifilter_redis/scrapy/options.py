@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.protocol.config import Config
 
-__all__ = ["META", "ON_ERROR", "Claiming", "Options", "url_item"]
-
 #: The key of a request's ``meta``: a spider's word; or the add-on's mark, while it waits in the project's scheduler.
 META = "urifilter"
 

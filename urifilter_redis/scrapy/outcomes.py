@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from urifilter_redis.scrapy.link import Link
     from urifilter_redis.scrapy.options import Claiming
 
-__all__ = ["Outcome", "Outcomes"]
-
 logger = logging.getLogger(__name__)
 
 #: The most items that a crawl remembers to have shared.

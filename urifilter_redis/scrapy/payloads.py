@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.holdings import Claim
 
-__all__ = ["kept_of", "named", "text_of", "to_request", "url_of"]
-
 #: What is kept of a request that cannot be kept whole: all that is sent, or what makes it this request.
 _SENT = ("method", "headers", "body", "cookies"), ("method", "body")
 

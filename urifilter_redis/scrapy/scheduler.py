@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
-__all__ = ["UriDupeFilter", "UriFilterScheduler"]
-
 logger = logging.getLogger(__name__)
 
 #: The most requests of a call.

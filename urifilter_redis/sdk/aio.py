@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.claims import DeadLetter, InFlight
     from urifilter_redis.sdk.calls import APICall
 
-__all__ = ["AsyncAdmin", "AsyncFilterAPIClient"]
-
 T = TypeVar("T")
 
 

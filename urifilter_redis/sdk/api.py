@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import FilterSettings
     from urifilter_redis.sdk.connection import Verify
 
-__all__ = ["API", "AsyncBaseClient", "BlockingBaseClient"]
-
 A = TypeVar("A", bound=APICall)
 
 #: The environment's address of the service, and token.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from urifilter_redis.http_api import Command
     from urifilter_redis.protocol.call_ids import CallId
 
-__all__ = ["APICall", "Limits", "Part", "cuts", "cuts_of", "in_json", "sizes"]
-
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
 #: requests, one after the other. A service with lower limits gets less; see ``Limits``.
 ITEMS_A_REQUEST = 5000

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from urifilter_redis.errors import UriFilterError
     from urifilter_redis.sdk.api import API
 
-__all__ = ["HTTPClaims", "dead_letters", "in_flight", "retry_dead_letters"]
-
 #: ``retry_dead_letters`` as an endpoint.
 _RETRY = Command("was_there", "offered")
 

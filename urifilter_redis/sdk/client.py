@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.claims import DeadLetter, InFlight
     from urifilter_redis.sdk.calls import APICall
 
-__all__ = ["Admin", "FilterAPIClient"]
-
 T = TypeVar("T")
 
 

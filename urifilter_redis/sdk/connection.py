@@ -18,19 +18,6 @@ from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Uns
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
 
-__all__ = [
-    "BAD_RESPONSE",
-    "TIMEOUTS",
-    "Timeouts",
-    "Verify",
-    "as_api_error",
-    "first_timeouts",
-    "outcome_of",
-    "outcome_of_failure",
-    "proxy_of",
-    "ssl_verify",
-]
-
 #: Where the environment says which certificates are trusted, as OpenSSL has it.
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 

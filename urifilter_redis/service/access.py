@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from urifilter_redis.service.settings import ServiceSettings
     from urifilter_redis.service.tokens import Token
 
-__all__ = ["LONGEST_HOLD", "Admission", "WrongTokens"]
-
-
 log = logging.getLogger("urifilter_redis.service")
 
 #: Addresses that are remembered; the one whose last wrong token is the oldest is forgotten.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Does: TypeAlias = Callable[[Filters, str, Any], Awaitable[dict[str, Any]]]
 
-__all__ = ["ACTIONS", "Admin", "DropRequest"]
-
 _EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"
 _UID = "the uid of the filter, as `info` tells it: no other of the same name is dropped"
 

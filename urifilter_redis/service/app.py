@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["make_api", "make_app", "make_app_of"]
-
 outages = logging.getLogger("urifilter_redis.service.outages")
 _seldom = Seldom()
 outages.addFilter(lambda _: _seldom.passes())  # in an outage every request logs the same

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from urifilter_redis.service.sampling import Series
     from urifilter_redis.service.tokens import Token
 
-__all__ = ["SPANS", "Dashboard", "Glance", "Overview", "plotted"]
-
 #: Reading all filters may take this share of the time, unless a result would then be older than so many seconds.
 SHARE = 0.006
 LONGEST_AGE = 5.0

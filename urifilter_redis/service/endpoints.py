@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     OfClaims: TypeAlias = Claim | InFlight | DeadLetter
     Lists: TypeAlias = Callable[[Session, int, After | None], Flow[tuple[list[Any], After | None]]]
 
-__all__ = ["BODIES", "KEY_LENGTH", "Service", "beat", "content_of", "flow_of", "items_in", "take"]
-
 log = logging.getLogger("urifilter_redis.service")
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from http import HTTPStatus
 
-__all__ = ["ANSWER_HEADERS", "LATER", "RETRY_AFTER", "Refusal", "refusal_of"]
-
 #: Seconds after which a client should ask again: the Retry-After of a 429 or 503.
 RETRY_AFTER = 1
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Tells: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 
-__all__ = ["FastPath"]
-
 _COMMAND = re.compile(rf"{re.escape(FILTERS_PATH)}/({NAME})/({'|'.join(COMMANDS)})")
 
 

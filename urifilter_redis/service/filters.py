@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.config import Settings
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["ArchiveWatch", "Filters", "Measured", "connect", "is_away", "try_all"]
-
 log = logging.getLogger("urifilter_redis.service")
 
 T = TypeVar("T")

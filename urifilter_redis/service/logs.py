@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["JsonFormatter", "Seldom", "configuration", "on_hangup", "reopen", "shape_of", "without"]
-
 log = logging.getLogger("urifilter_redis.service")
 
 #: Seconds until a message may be repeated. They double with each repeat, up to the longest pause. After a

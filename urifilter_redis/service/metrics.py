@@ -48,22 +48,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.filters import Filters, Measured
 
-__all__ = [
-    "CONTENT_TYPE",
-    "Gauges",
-    "answered",
-    "count_items",
-    "exposed",
-    "forget_worker",
-    "keep_noting",
-    "note_load",
-    "note_restart",
-    "note_script_error",
-    "observe",
-    "observe_token",
-    "read_gauges",
-]
-
 #: The content type of the text that ``exposed`` returns.
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

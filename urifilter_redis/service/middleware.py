@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-__all__ = ["CODE", "COMMAND", "COUNTS", "ROUTE", "TOKEN", "Middleware", "line_of"]
-
 #: A name of a request or an attempt that is taken; it has no place for a URI.
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._:=+@-]{1,128}")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from uvicorn.server import ServerState
 
-__all__ = ["HEAD_BYTES", "LOAD", "Load", "Protocol"]
-
 #: Bytes that the head of a request may have, and the trailers behind its body, too.
 HEAD_BYTES = 1 << 16
 

@@ -28,38 +28,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import Limits
 
-__all__ = [
-    "FORWARDED_FOR",
-    "NAME",
-    "NAME_PATTERN",
-    "BeatRequest",
-    "ClaimRequest",
-    "ClaimsQuery",
-    "CommitRequest",
-    "EndRequest",
-    "ItemsRequest",
-    "Network",
-    "OlderItems",
-    "PageQuery",
-    "ReclaimRequest",
-    "ReleaseRequest",
-    "RetryRequest",
-    "Strict",
-    "check_items",
-    "client_of",
-    "group_of",
-    "header",
-    "headers_of",
-    "is_in",
-    "parse",
-    "peer_of",
-    "query",
-    "read",
-    "receive",
-    "tokens_in",
-    "whole",
-]
-
 M = TypeVar("M", bound=BaseModel)
 
 #: From so many bytes on a body is parsed with the garbage collector held back: JSON makes no cycles, and the search

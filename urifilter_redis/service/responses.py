@@ -11,46 +11,6 @@ from urifilter_redis.flows.claims_info import ClaimsInfo  # noqa: TC001 - pydant
 from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic reads annotations  # noqa: TC001 - likewise
 from urifilter_redis.http_api import ERROR_CODES, write_json
 
-__all__ = [
-    "Acknowledged",
-    "Answer",
-    "Answered",
-    "Checkpointed",
-    "Claimed",
-    "Committed",
-    "Counts",
-    "DeadLetter",
-    "Detail",
-    "Dropped",
-    "Error",
-    "Filters",
-    "Found",
-    "Held",
-    "InFlight",
-    "Info",
-    "Inserted",
-    "ListDeadLetters",
-    "ListInFlight",
-    "Master",
-    "OfOne",
-    "Offered",
-    "Others",
-    "Overview",
-    "Plot",
-    "Problem",
-    "Reclaimed",
-    "RedisState",
-    "Released",
-    "Rotated",
-    "Row",
-    "ServiceState",
-    "Status",
-    "Taken",
-    "Unique",
-    "United",
-    "WasThere",
-]
-
 _Filter = Annotated[str, Field(description="the filter's name")]
 _Total = Annotated[int, Field(description="items of the request")]
 _Seen = Annotated[int, Field(description="items that were seen before")]

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-__all__ = ["EXAMPLES", "FILTER", "OPENAPI_PATH", "Example", "add_routes"]
-
 OPENAPI_PATH = "/openapi.json"
 
 #: The name of the filter in all examples.

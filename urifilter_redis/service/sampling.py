@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.protocol.meta import ShardState
     from urifilter_redis.service.filters import Filters
 
-__all__ = ["Sampler", "Series"]
-
 log = logging.getLogger("urifilter_redis.service")
 
 #: Seconds after which the samples of Redis are read again for a page; other workers may have written some.

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 
-__all__ = ["LIVE", "held_signals", "listen", "merged", "publish", "published", "read_again", "serve"]
-
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 #: Connections that may wait to be accepted.

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ACCESS", "EVERYTHING", "TOKEN_BEGINS", "Token", "bound", "digest", "find", "new"]
-
 #: The access that a token may have to its filters; each includes those before it.
 ACCESS = ("read", "write", "admin")
 

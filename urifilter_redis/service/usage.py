@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.tokens import Token
 
-__all__ = ["Refused", "Usage", "UsageGauges", "Used"]
-
 #: Addresses, and names of tokens, that are remembered: those that were noted last.
 MOST_ADDRESSES, MOST_NAMES = 256, 10_000
 

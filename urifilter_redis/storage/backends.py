@@ -11,8 +11,6 @@ from urifilter_redis.checks import check_text
 if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend
 
-__all__ = ["ARCHIVE_VARIABLE", "named_backend", "open_backend"]
-
 #: The environment variable with the address of the archive.
 ARCHIVE_VARIABLE = "URIFILTER_ARCHIVE"
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.backend import Backend, Upload
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["PIECES_AT_ONCE", "Writer", "as_numbers", "nothing", "pack_all", "read_pieces", "read_records", "verify"]
-
 T = TypeVar("T")
 
 #: Pieces that are read, or written, in one step: 2 MiB unpacked, and at most as much packed.

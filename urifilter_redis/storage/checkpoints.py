@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = [
-    "Place",
-    "gone",
-    "last_good",
-    "newest",
-    "places",
-    "previous_gone",
-    "publish_checkpoint",
-    "readings",
-    "to_replace",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

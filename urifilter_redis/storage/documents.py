@@ -32,22 +32,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.bloom.sizing import Slice
 
-__all__ = [
-    "PIECE",
-    "Checkpoint",
-    "Content",
-    "Manifest",
-    "Piece",
-    "Registration",
-    "dump",
-    "is_blob_of",
-    "is_whole",
-    "load",
-    "note_of",
-    "piece_spans",
-    "row_spans",
-]
-
 #: The largest number in a document: Lua and JSON hold all integers up to it exactly.
 MOST = 2**53
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["FolderBackend"]
-
 T = TypeVar("T")
 
 #: The file of a filter's folder that is locked while a document is replaced.

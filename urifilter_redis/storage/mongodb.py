@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.steps import Flow
 
-__all__ = ["MongoBackend"]
-
 #: The name of the bucket, and the first part of the collections' names.
 BUCKET = "urifilter"
 

@@ -21,8 +21,6 @@ import zstandard
 
 from urifilter_redis.errors import ArchiveCorrupt
 
-__all__ = ["pack", "unpack"]
-
 _PLAIN, _ZSTD, _HUFFMAN, _SPLIT = b"\0", b"\1", b"\2", b"\3"
 
 #: zstd's level. Higher levels gain little on bitmaps and records, and are slow.

@@ -13,20 +13,6 @@ from urifilter_redis.storage.documents import MOST
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "ALONE",
-    "Lease",
-    "forgotten_at",
-    "record_time",
-    "split_forgotten",
-    "split_leases",
-    "split_replies",
-    "write_dead_letters",
-    "write_forgotten",
-    "write_leases",
-    "write_replies",
-]
-
 #: The length of a field of ``replies`` and the length of its record.
 _LENGTHS = struct.Struct(">HI")
 

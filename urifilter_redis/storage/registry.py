@@ -36,24 +36,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.config import Config
 
-__all__ = [
-    "Found",
-    "check_registered",
-    "check_unknown",
-    "find_registration",
-    "forget",
-    "is_complete",
-    "is_dropped",
-    "note_complete",
-    "publish",
-    "read_registration",
-    "register",
-    "registered",
-    "remember",
-    "require_archive",
-    "unregister",
-]
-
 log = logging.getLogger("urifilter_redis")
 
 #: The note beside a registration (see ``documents``) once every shard has had a checkpoint.

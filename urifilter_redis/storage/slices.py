@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Flow
     from urifilter_redis.protocol.meta import ShardState
 
-__all__ = ["Archive", "BackendArchive", "RedisArchive", "SliceWriter", "archive_of"]
-
 log = logging.getLogger("urifilter_redis")
 
 Archive: TypeAlias = "RedisArchive | BackendArchive"

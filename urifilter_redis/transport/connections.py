@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from urifilter_redis.transport.sentinels import SentinelEvents
     from urifilter_redis.transport.url import Packed
 
-__all__ = ["AsyncConnector", "Connector", "SharedConnector"]
-
 #: Pipelines to a node that ``SharedConnector`` has in flight at once: while the server runs one, the next one travels.
 PIPELINES = 2
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-__all__ = ["DATA_DIR_VARIABLE", "IDENTITY", "EmbeddedServer", "acquire", "default_data_dir", "has_usable_data_dir"]
-
 #: The environment variable with the folder for data, sockets and locks.
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"
 

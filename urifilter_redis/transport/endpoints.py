@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.transport.url import Packed
 
-__all__ = ["IMPOSSIBLE", "Endpoint", "check_url"]
-
 #: The errors of redis-py for impossible options of a connection: an encoding, the name of a host.
 IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)
 

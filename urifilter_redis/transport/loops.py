@@ -11,8 +11,6 @@ from urifilter_redis.errors import UriFilterError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-__all__ = ["PerLoop", "lent", "running_loop"]
-
 T = TypeVar("T")
 
 # Connections that a forked child has from its parent stay as they are until it ends: to close one here would take it

@@ -23,8 +23,6 @@ from urifilter_redis.protocol.outcomes import Unsent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["CONNECTIONS", "QUIET", "Pool", "PoolLimit", "Waiter", "limit_of"]
-
 #: Connections that a client has at most in one process (asyncio: in each event loop), unless its caller or its URL
 #: says otherwise: more do not make it faster, and a server takes 10,000 of all its clients together.
 CONNECTIONS = 64

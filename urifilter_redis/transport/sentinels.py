@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from urifilter_redis.engine.topology import Routes, Service
 
-__all__ = ["HELD", "PATIENCE", "POLL", "SentinelEvents", "events_of"]
-
 #: Seconds for which a connection to a Sentinel, and its first answer, are waited for.
 PATIENCE = 0.5
 

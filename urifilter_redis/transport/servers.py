@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from urifilter_redis.engine.steps import Meanwhile
     from urifilter_redis.protocol.calls import Arguments
 
-__all__ = ["AsyncServer", "Sending", "Server", "send_async"]
-
 # What redis-py raises for an error reply. But for ResponseError it closes the connection then.
 _ERROR_REPLIES = (ResponseError, AuthenticationError, BusyLoadingError)
 

@@ -15,8 +15,6 @@ from redis.exceptions import AuthenticationError, ConnectionError, ResponseError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["causes_of", "explained", "taken"]
-
 #: The options of TLS that name a file or a folder.
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 

@@ -19,21 +19,6 @@ from urifilter_redis.errors import ArchiveError, ServerUnavailable
 if TYPE_CHECKING:
     from urifilter_redis.transport.embedded import EmbeddedServer
 
-__all__ = [
-    "READS",
-    "URL_VARIABLE",
-    "Address",
-    "OptionError",
-    "Packed",
-    "Target",
-    "database_of",
-    "redis_cli",
-    "split",
-    "target_of",
-    "with_options",
-    "without_password",
-]
-
 #: The environment variable with the address of the server.
 URL_VARIABLE = "URIFILTER_REDIS_URL"
 
