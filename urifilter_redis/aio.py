@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar, Unpack
+
+import redis.asyncio as redis_asyncio
 
 from urifilter_redis.base_async import AsyncBaseClient, Opening, windows
 from urifilter_redis.checks import check_flag
@@ -21,32 +24,23 @@ from urifilter_redis.engine.batch import (
     RELEASE,
     REMOVE,
     UNIQUE,
+    Key,
     listed,
 )
 from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import claims, dead_letters, dropping, items, lifecycle, reclaim, rotation
-from urifilter_redis.flows.checkpoint import checkpoint, checkpoint_age
+from urifilter_redis.flows.checkpoint import Written, checkpoint, checkpoint_age
 from urifilter_redis.flows.info import FilterInfo, info, inserted
 from urifilter_redis.flows.loss import acknowledge
+from urifilter_redis.flows.rotation import Rotation
 from urifilter_redis.flows.union import union
-from urifilter_redis.protocol.claims import NO_HOLDER, check_limit
+from urifilter_redis.protocol.claims import NO_HOLDER, DeadLetter, InFlight, check_limit
 from urifilter_redis.protocol.config import FilterSettings, Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 from urifilter_redis.transport.url import READS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-    from typing import Self, Unpack
-
-    import redis.asyncio as redis_asyncio
-
-    from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.steps import Timeouts
-    from urifilter_redis.flows.checkpoint import Written
-    from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import DeadLetter, InFlight
 
 T = TypeVar("T")
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterable, Coroutine
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+from typing import Any, NoReturn, Self, TypeVar
 
-from urifilter_redis.base_client import BaseClient
+import redis.asyncio as redis_asyncio
+
+from urifilter_redis.base_client import BaseClient, PackedFilter
 from urifilter_redis.checks import check_flag
 from urifilter_redis.coalescer import Coalescer
-from urifilter_redis.engine.batch import opened_up
+from urifilter_redis.engine.batch import Key, Method, opened_up
 from urifilter_redis.engine.combined_call import CombinedCall
 from urifilter_redis.engine.driver import drive_async
+from urifilter_redis.engine.near_cache import NearCacheSettings
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
@@ -25,16 +28,6 @@ from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop, running_loop
 from urifilter_redis.transport.url import Address
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
-    from typing import Self
-
-    import redis.asyncio as redis_asyncio
-
-    from urifilter_redis.base_client import PackedFilter
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.near_cache import NearCacheSettings
 
 T = TypeVar("T")
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
-from urifilter_redis.base_client import BaseClient
-from urifilter_redis.engine.batch import CONTAINS, opened_up
+import redis as redis_py
+
+from urifilter_redis.base_client import BaseClient, PackedFilter
+from urifilter_redis.engine.batch import CONTAINS, Key, Method, opened_up
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.near_cache import NearCacheSettings
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import inserted
@@ -20,16 +24,6 @@ from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys, check_name
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import Connector
 from urifilter_redis.transport.url import READS, Address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-    from typing import Any, Self
-
-    import redis as redis_py
-
-    from urifilter_redis.base_client import PackedFilter
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.errors import UriFilterError
 
 T = TypeVar("T")
 

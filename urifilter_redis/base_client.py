@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
+from urifilter_redis.engine.near_cache import NearCacheInfo, NearCacheSettings
 from urifilter_redis.engine.rotation_timer import RotationTimer
-from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.session import Restored, Session
+from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.errors import AnswerLost
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.protocol.config import Config, FilterSettings
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import View
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, open_backend
 from urifilter_redis.transport.url import Packed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from urifilter_redis.engine.near_cache import NearCacheInfo, NearCacheSettings
-    from urifilter_redis.engine.session import Restored
-    from urifilter_redis.engine.steps import Flow, Timeouts
-    from urifilter_redis.errors import AnswerLost
-    from urifilter_redis.protocol.config import Config, FilterSettings
-    from urifilter_redis.protocol.meta import View
 
 T = TypeVar("T")
 

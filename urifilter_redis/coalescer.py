@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from urifilter_redis.engine.batch import Batch, Method, OpenCall
 from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, error_for
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 from urifilter_redis.flows import items
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any, TypeAlias
-
-    from urifilter_redis.engine.batch import Batch, Method, OpenCall
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-
     Drive: TypeAlias = Callable[[Flow[Any]], Awaitable[Any]]
 
 T = TypeVar("T")

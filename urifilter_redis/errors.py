@@ -32,12 +32,9 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Self
+from typing import Any, Protocol, Self, TypeVar
 
 __all__ = [
     "AnswerLost",

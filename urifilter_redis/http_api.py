@@ -7,12 +7,9 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from urifilter_redis.bloom.encoding import number_in_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DEFAULT_PORT = 8000
 

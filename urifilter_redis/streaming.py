@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from urifilter_redis.client import UriFilter
-from urifilter_redis.engine.batch import SEEN
+from urifilter_redis.engine.batch import SEEN, Batch
 from urifilter_redis.engine.driver import StartedFlow
+from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from urifilter_redis.engine.batch import Batch
-    from urifilter_redis.engine.holdings import ClaimOptions
 
 #: The most items of a stream under way. A killed process has inserted at most so many without printing them.
 UNDER_WAY = flows.WINDOW

@@ -9,28 +9,25 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.archive.maintenance import not_kept
 from urifilter_redis.base_blocking import connect, list_filters
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.auto_rotate import lease
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.keys import check_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Timeouts
-    from urifilter_redis.transport.connections import Connector
+from urifilter_redis.transport.connections import Connector
 
 log = logging.getLogger("urifilter_redis.worker")
 

@@ -12,29 +12,23 @@ import functools
 import logging
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 from urifilter_redis.bloom.digest import blocked_offsets, classic_offsets, make_digester, shard_of, shards_of
-from urifilter_redis.engine.batch import check_question, items_of, listed
+from urifilter_redis.engine.backend import Backend
+from urifilter_redis.engine.batch import Key, check_question, items_of, listed
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE
 from urifilter_redis.storage.checkpoints import last_good, places
-from urifilter_redis.storage.documents import PIECE, Checkpoint, Registration
+from urifilter_redis.storage.documents import PIECE, Checkpoint, Content, Registration
 from urifilter_redis.storage.records import split_forgotten
 from urifilter_redis.storage.registry import registered
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-    from typing import Self
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.storage.documents import Content
 
 log = logging.getLogger("urifilter_redis")
 

@@ -11,30 +11,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from urifilter_redis.archive.export import ExportedFilter
 from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.bloom.retention import growing_slice, size_first
 from urifilter_redis.bloom.sizing import SHARDS_LIMIT
+from urifilter_redis.engine.backend import Backend
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch
-from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.meta import Closed, ShardState
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
 from urifilter_redis.storage.checkpoints import places, publish_checkpoint
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Piece, piece_spans
 from urifilter_redis.storage.records import split_forgotten, split_leases, write_forgotten, write_leases
 from urifilter_redis.storage.registry import note_complete, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
 
 R = TypeVar("R", bound=tuple[Any, ...])
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from urifilter_redis.archive.verifying import list_documents, missing, verified
+from urifilter_redis.archive.verifying import Listed, list_documents, missing, verified
 from urifilter_redis.bloom.sizing import size_text
-from urifilter_redis.engine.backend import Key
+from urifilter_redis.engine.backend import Backend, Blob, Key
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.flows.doctor import Finding
-from urifilter_redis.storage.documents import Checkpoint, Manifest
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Registration
 from urifilter_redis.storage.registry import Found, find_registration, unregister
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from urifilter_redis.archive.verifying import Listed
-    from urifilter_redis.engine.backend import Backend, Blob
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.storage.documents import Content, Registration
 
 #: Bytes of room that the disk of an archive has at least.
 ROOM = 1 << 20

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from urifilter_redis.engine.backend import read_to_replace
+from urifilter_redis.engine.backend import Backend, Key, read_to_replace
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import verify
 from urifilter_redis.storage.checkpoints import Place, gone, previous_gone, readings
-from urifilter_redis.storage.documents import Checkpoint, Manifest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from urifilter_redis.engine.backend import Backend, Key
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.storage.documents import Content
+from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
 
 #: How often a document that was replaced while it was verified is read again.
 TRIES = 5

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.retention import TIMED, live_slices, memory, size_first
+from urifilter_redis.bloom.retention import TIMED, Shape, live_slices, memory, size_first
 from urifilter_redis.bloom.sizing import REDISBLOOM, slice_limit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from urifilter_redis.bloom.retention import Shape
 
 COMMAND = "python bench/shard.py --server redis"
 MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"

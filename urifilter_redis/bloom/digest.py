@@ -8,16 +8,13 @@ import secrets
 import struct
 import sys
 from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import mmh3
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 HASHES = ("mmh3", "md5", "blake2b")
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.errors import BadItem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 #: Most levels of lists and objects in a JSON item. It is fixed, because the interpreter's own limit depends on the
 #: depth of the caller's stack.

@@ -7,15 +7,11 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import can_ada
 
-from urifilter_redis.bloom.rules import Rules
+from urifilter_redis.bloom.rules import Rule, Rules
 from urifilter_redis.bloom.url_parts import TRACKING_PARAMETERS, name_of, plain_escapes, plain_host, trimmed
-
-if TYPE_CHECKING:
-    from urifilter_redis.bloom.rules import Rule
 
 NORMALIZATIONS = ("none", "whatwg", "sorted", "loose")
 

@@ -9,12 +9,9 @@ The sizes of layout redisbloom are those that the module RedisBloom 2.8 chooses 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The layout whose slices are Bloom filters of the server's own module, and no bitmaps.
 REDISBLOOM = "redisbloom"

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from urifilter_redis.checks import check_seconds, check_text
 from urifilter_redis.claiming.base import AsyncBaseClaims
-from urifilter_redis.engine.batch import CLAIM, CLAIM_AGES, CLAIM_MANY, CLAIM_UNIQUE, COMMIT, REJECT, RELEASE, listed
+from urifilter_redis.engine.batch import (
+    CLAIM,
+    CLAIM_AGES,
+    CLAIM_MANY,
+    CLAIM_UNIQUE,
+    COMMIT,
+    REJECT,
+    RELEASE,
+    Key,
+    Method,
+    listed,
+)
+from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 from urifilter_redis.errors import UriFilterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Self
-
     from urifilter_redis.claiming.claims_backend import Question
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -7,21 +7,18 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.checks import check_flag, check_text
-from urifilter_redis.engine.batch import items_of, listed
-from urifilter_redis.errors import FilterNotFound
+from urifilter_redis.engine.batch import Key, items_of, listed
+from urifilter_redis.engine.holdings import Claim
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import check_delay, check_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from urifilter_redis.claiming.claims_backend import ClaimsBackend
-    from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.holdings import Claim
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import UriFilterError
 
 log = logging.getLogger("urifilter_redis")
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from urifilter_redis.bloom.digest import shards_of
-from urifilter_redis.engine.holdings import ClaimOptions, Holdings
+from urifilter_redis.engine.batch import Batch, Key, Method
+from urifilter_redis.engine.holdings import Claim, ClaimOptions, Found, Holdings
 from urifilter_redis.engine.looks import shared
-from urifilter_redis.errors import Answering
+from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import Answering, AnswerLost, UriFilterError
 from urifilter_redis.flows import reclaim
 from urifilter_redis.flows.claims import leave, options_of_claim, options_of_release, question, reason_of
 from urifilter_redis.flows.items import resolve, unresolved
 from urifilter_redis.protocol.claims import check_holder, check_lease, default_lease
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.batch import Batch, Key, Method
-    from urifilter_redis.engine.holdings import Claim, Found
-    from urifilter_redis.engine.pending import Pending
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import AnswerLost, UriFilterError
 
 
 class Question(Answering, Protocol):

@@ -7,15 +7,12 @@ blobs that no document names, and a process that was overtaken changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.steps import Flow
 
 #: Stands for a document that is there and cannot be read: ``swap`` takes it as ``old`` to replace or remove one.
 UNREADABLE = b""

@@ -11,6 +11,7 @@ import array
 import operator
 import reprlib
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -18,17 +19,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.bloom.sizing import is_whole
 from urifilter_redis.checks import check_function
-from urifilter_redis.errors import Past, UriFilterError
+from urifilter_redis.errors import Answering, Past, UriFilterError
+from urifilter_redis.protocol.call_ids import CallId, CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL
+from urifilter_redis.protocol.config import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from urifilter_redis.engine.holdings import ClaimOptions
     from urifilter_redis.engine.near_cache import NearCache
-    from urifilter_redis.errors import Answering
-    from urifilter_redis.protocol.call_ids import CallId, CallKey
-    from urifilter_redis.protocol.config import Config
 
 B = TypeVar("B")
 E = TypeVar("E", bound=UriFilterError)

@@ -6,18 +6,16 @@ alone. Only the calls of scripts, and so the call ids, belong to the combined ca
 
 from __future__ import annotations
 
+import asyncio
 import copy
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from urifilter_redis.engine.batch import with_batch
+from urifilter_redis.engine.batch import Batch, OpenCall, with_batch
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Mapping, Sequence
-
-    from urifilter_redis.engine.batch import Batch, OpenCall
     from urifilter_redis.engine.session import Session
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from urifilter_redis.engine.steps import Pause, Send, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from urifilter_redis.engine.steps import AsyncSender, Beginner, Flow, Reply, Sender, Step
+from urifilter_redis.engine.steps import AsyncSender, Beginner, Flow, Pause, Reply, Send, Sender, Step, Work
 
 T = TypeVar("T")
 

@@ -10,27 +10,22 @@ import math
 import os
 import random
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.pending import current_owner
+from urifilter_redis.engine.pending import Owner, current_owner
 from urifilter_redis.errors import BadItem
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
-from urifilter_redis.protocol.claims import IN_FLIGHT, Holding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from urifilter_redis.engine.pending import Owner
-    from urifilter_redis.protocol.calls import Call
-    from urifilter_redis.protocol.claims import Counts
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import View
+from urifilter_redis.protocol.calls import Call
+from urifilter_redis.protocol.claims import IN_FLIGHT, Counts, Holding
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import ShardKeys
+from urifilter_redis.protocol.meta import View
 
 #: The commands of claims that are about items.
 CLAIM_COMMANDS = ("claim", "commit", "release")

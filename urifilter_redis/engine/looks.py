@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING
 
-from urifilter_redis.engine.holdings import Look
-from urifilter_redis.engine.steps import Pause
-
-if TYPE_CHECKING:
-    from urifilter_redis.engine.holdings import Claim, Holdings
-    from urifilter_redis.engine.steps import Flow
+from urifilter_redis.engine.holdings import Claim, Holdings, Look
+from urifilter_redis.engine.steps import Flow, Pause
 
 #: Seconds between two glances at a look of another call: the first, and the longest, to which they double.
 GLANCE, LONGEST_GLANCE = 0.001, 0.05

@@ -16,16 +16,12 @@ import os
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
 from urifilter_redis.bloom.sizing import is_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.config import Config
 
 #: The time of an entry in seconds, unless the caller sets another.
 SECONDS = 60.0

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import FilterFull, ServerUnavailable
+from urifilter_redis.protocol.calls import Arguments, Call
 from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields
 from urifilter_redis.protocol.routing import for_key, for_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.calls import Arguments, Call
 
 T = TypeVar("T")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from urifilter_redis.engine.steps import Flow, Pause, Send
+from urifilter_redis.engine.steps import Flow, Meanwhile, Pause, Send
 from urifilter_redis.errors import (
     AnswerLost,
     ConfigMismatch,
@@ -18,6 +19,8 @@ from urifilter_redis.errors import (
     UriFilterError,
 )
 from urifilter_redis.protocol.acl import MEND
+from urifilter_redis.protocol.call_ids import CallId
+from urifilter_redis.protocol.calls import Arguments, Call
 from urifilter_redis.protocol.outcomes import (
     FORBIDDEN_KEY,
     Decided,
@@ -40,12 +43,7 @@ from urifilter_redis.protocol.outcomes import (
 from urifilter_redis.protocol.routing import for_node, for_replica, key_of, like
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Meanwhile
-    from urifilter_redis.protocol.call_ids import CallId
-    from urifilter_redis.protocol.calls import Arguments, Call
 
 #: The share of the longest wait for a reply that replicas have to receive an answer.
 SHARE = 0.8

@@ -10,14 +10,11 @@ import os
 import random
 import secrets
 from time import monotonic, time
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import seconds_of
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.protocol import calls
-
-if TYPE_CHECKING:
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.config import Config
 
 #: Whether clients that insert turn the filter, or leave that to worker, cron and explicit calls.
 ROTATE = ("auto", "never")

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.bloom.digest import make_digester
 from urifilter_redis.bloom.retention import TIMED, seconds_of
-from urifilter_redis.engine.near_cache import NearCacheSettings, near_cache_of
+from urifilter_redis.engine.backend import Backend
+from urifilter_redis.engine.near_cache import NearCache, NearCacheSettings, near_cache_of
 from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.steps import TOTAL, TOTAL_OF_SEVERAL, Timeouts
 from urifilter_redis.engine.topology import GIVEN, Routes
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
-from urifilter_redis.protocol.calls import CallBuilder
+from urifilter_redis.protocol.calls import Arguments, CallBuilder
 from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import View, opened_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.near_cache import NearCache
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.protocol.keys import FilterKeys
 
 
 @dataclass(frozen=True, slots=True)

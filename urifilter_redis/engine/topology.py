@@ -16,7 +16,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,8 +37,6 @@ from urifilter_redis.protocol.outcomes import (
 from urifilter_redis.protocol.routing import ASKING, READONLY, READWRITE, Addressed, slot_of_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from urifilter_redis.protocol.calls import Arguments
 
 #: The name of the server whose address was given.

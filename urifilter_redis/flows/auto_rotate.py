@@ -8,13 +8,14 @@ a later call. If a client never resumes it, another client finishes the rotation
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from urifilter_redis.bloom.retention import TIMED, seconds_of
 from urifilter_redis.engine.queries import ask, time_at, time_of
 from urifilter_redis.engine.rotation_timer import FRUITLESS
-from urifilter_redis.engine.steps import Pause, Send, Work
+from urifilter_redis.engine.steps import Flow, Pause, Send, Step, Work
 from urifilter_redis.errors import RotationConflict, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.rotation import doubt, finish_missed, rotate_due
 from urifilter_redis.protocol import calls
@@ -22,10 +23,7 @@ from urifilter_redis.protocol.meta import opened_by
 from urifilter_redis.protocol.outcomes import is_withheld, text_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow, Step
 
 log = logging.getLogger("urifilter_redis")
 

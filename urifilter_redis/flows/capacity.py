@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,16 +13,14 @@ from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.retention import seconds_of, size_first
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.queries import servers_info
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import TooLarge
+from urifilter_redis.protocol.config import Settings
+from urifilter_redis.protocol.keys import FilterKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
     from urifilter_redis.flows.info import FilterInfo
-    from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.protocol.keys import FilterKeys
 
 log = logging.getLogger("urifilter_redis")
 

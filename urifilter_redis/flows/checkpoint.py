@@ -11,12 +11,17 @@ import contextlib
 import functools
 import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.checks import check_flag
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.queries import ask, scan, server_run, server_time
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
 from urifilter_redis.flows.reading import archive_bitmaps, read_leases
 from urifilter_redis.flows.restore import restore
@@ -30,14 +35,6 @@ from urifilter_redis.storage.checkpoints import Place, gone, newest, places, pub
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
 from urifilter_redis.storage.records import write_dead_letters, write_forgotten, write_leases, write_replies
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
 
 log = logging.getLogger("urifilter_redis")
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.checks import check_flag, check_function, check_text
-from urifilter_redis.engine.holdings import Claim, ClaimOptions
+from urifilter_redis.engine.batch import Batch, Key, Method
+from urifilter_redis.engine.holdings import Claim, ClaimOptions, Holdings
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
+from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import (
     IN_FLIGHT,
     MOST_REASON,
     NO_HOLDER,
+    Counts,
     Holding,
     check_delay,
     check_holder,
     check_lease,
     default_lease,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.batch import Batch, Key, Method
-    from urifilter_redis.engine.holdings import Holdings
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import UriFilterError
-    from urifilter_redis.protocol.call_ids import CallKey
-    from urifilter_redis.protocol.claims import Counts
 
 R = TypeVar("R")
 

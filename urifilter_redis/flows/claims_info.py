@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.protocol.claims import in_flight_range
+from urifilter_redis.protocol.keys import ShardKeys
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import ShardState
 
 #: Holders of a shard that one reply has.
 HOLDERS_A_REPLY = 1000

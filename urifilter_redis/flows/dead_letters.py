@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
-from urifilter_redis.engine.batch import RELEASE, Batch, call_to_resume, items_of
+from urifilter_redis.engine.batch import RELEASE, Batch, Key, call_to_resume, items_of
 from urifilter_redis.engine.holdings import ClaimOptions
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
-from urifilter_redis.errors import SliceLost
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import SliceLost, UriFilterError
 from urifilter_redis.flows.items import batch_of, resolve
 from urifilter_redis.flows.turn import read_states
+from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.claims import NO_HOLDER, DeadLetter, InFlight, dead_letter_of, in_flight_of
+from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.outcomes import to_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import UriFilterError
-    from urifilter_redis.protocol.call_ids import CallKey
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.protocol.keys import ShardKeys
 
 T = TypeVar("T")
 

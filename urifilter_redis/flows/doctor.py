@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of, unless_withheld
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.engine.topology import NodeMap
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.flows.capacity import deletes_bitmaps
 from urifilter_redis.flows.lifecycle import names
-from urifilter_redis.flows.probe import has_module, is_old, name_of, probe, remedy
+from urifilter_redis.flows.probe import Probed, has_module, is_old, name_of, probe, remedy
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.calls import LEASE
@@ -23,13 +27,7 @@ from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.embedded import IDENTITY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.engine.topology import NodeMap
     from urifilter_redis.flows.info import FilterInfo
-    from urifilter_redis.flows.probe import Probed
 
 #: Seconds by which a time in ``meta`` may be ahead of the server's clock, because another server may have written it.
 AHEAD = 5.0

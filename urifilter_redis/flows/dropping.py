@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, chunked
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.outcomes import text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
 from urifilter_redis.storage.registry import read_registration, unregister
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
 
 #: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask
-from urifilter_redis.engine.steps import REST
+from urifilter_redis.engine.steps import REST, Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, RotationConflict
 from urifilter_redis.flows.reading import archive_bitmaps, bits_of, items_in
 from urifilter_redis.flows.turn import piece_count, read_states
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.blobs import as_numbers
 from urifilter_redis.storage.documents import Manifest, row_spans
-from urifilter_redis.storage.slices import archive_of
+from urifilter_redis.storage.slices import Archive, archive_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.storage.slices import Archive
 
 
 def archive_closed(session: Session, shard: int, state: ShardState) -> Flow[None]:

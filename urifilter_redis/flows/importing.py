@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, server_run, servers_info
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.outcomes import text_in
 from urifilter_redis.transport.url import redis_cli
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
 
 #: For a key's type: the commands that count its members, read them and look for one; the values of a member as read.
 _READ_BY = {"set": ("SCARD", "SSCAN", "SISMEMBER", 1), "zset": ("ZCARD", "ZSCAN", "ZSCORE", 2)}

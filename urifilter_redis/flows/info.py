@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.bloom.retention import TIMED, Shape, error_rate_at_capacity, growing_slice, size_first, slice_share
 from urifilter_redis.bloom.sizing import (
     REDISBLOOM,
     Sizing,
+    Slice,
     error_rate_from_fill,
     items_from_fill,
     module_fill,
     module_rate,
 )
-from urifilter_redis.engine.near_cache import NearCacheInfo  # noqa: TC001 - pydantic reads annotations
+from urifilter_redis.engine.near_cache import NearCacheInfo
 from urifilter_redis.engine.queries import ask, server_time, unless_withheld
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost
 from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.protocol.config import FORMAT, Config
+from urifilter_redis.protocol.keys import ShardKeys
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST, to_mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import ShardState
 
 #: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100

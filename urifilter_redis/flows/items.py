@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.checks import check_text
@@ -13,33 +14,29 @@ from urifilter_redis.engine.batch import (
     PART,
     UNANSWERED,
     Batch,
+    Key,
+    Method,
     OpenCall,
     call_to_resume,
     check_question,
     items_of,
     with_batch,
 )
-from urifilter_redis.engine.combined_call import CombinedCall
-from urifilter_redis.engine.holdings import CLAIM_COMMANDS
+from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, Turn
+from urifilter_redis.engine.holdings import CLAIM_COMMANDS, ClaimOptions, Holdings
 from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import AnswerLost, BadItem, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
 from urifilter_redis.flows.turn import grow
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.combined_call import PendingCall, Turn
-    from urifilter_redis.engine.holdings import ClaimOptions, Holdings
     from urifilter_redis.engine.near_cache import CallInFlight, NearCache
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.calls import Call
 
     _Window: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
 

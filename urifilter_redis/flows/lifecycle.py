@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from urifilter_redis.bloom.retention import placed
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.checks import check_flag, check_text
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
-from urifilter_redis.engine.steps import REST, Send, Work
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import REST, Flow, Send, Work
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ConfigMismatch,
@@ -38,19 +40,11 @@ from urifilter_redis.flows.probe import check_module, on_a_checked_server
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
-from urifilter_redis.protocol.keys import FilterKeys, is_name
+from urifilter_redis.protocol.keys import FilterKeys, ShardKeys, is_name
 from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
 from urifilter_redis.storage.registry import check_registered, is_dropped, register, registered
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.keys import ShardKeys
 
 #: The position of a replica's state in the reply of ROLE.
 _STATE = 3

@@ -7,19 +7,15 @@ error for that. So the restored shards note it in their ``meta``, where every do
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.meta import ShardState
+from urifilter_redis.protocol.meta import ShardState
 
 
 @dataclass(frozen=True, slots=True)

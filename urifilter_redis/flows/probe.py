@@ -5,23 +5,20 @@ from __future__ import annotations
 import functools
 import logging
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, masters_without
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, Unsupported
 from urifilter_redis.protocol import calls, scripts
 from urifilter_redis.protocol.acl import MEND
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import nonsense, text_in, to_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import FilterKeys
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.flows.loss import loss_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from urifilter_redis.flows.info import FilterInfo
 
 #: The codes, the worst first, each with its level: ``danger`` (a promise does not hold) or ``note``.

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from urifilter_redis.bloom.sizing import items_from_fill
+from urifilter_redis.bloom.sizing import Slice, items_from_fill
 from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
 from urifilter_redis.engine.retry import Request, exchange
-from urifilter_redis.engine.steps import REST
+from urifilter_redis.engine.steps import REST, Flow
 from urifilter_redis.errors import SliceLost
+from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.outcomes import to_mapping
-from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, nothing
-from urifilter_redis.storage.documents import piece_spans
-from urifilter_redis.storage.records import ALONE
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer, as_numbers, nothing
+from urifilter_redis.storage.documents import Content, piece_spans
+from urifilter_redis.storage.records import ALONE, Lease
+from urifilter_redis.storage.slices import SliceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.bloom.sizing import Slice
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.storage.blobs import Writer
-    from urifilter_redis.storage.documents import Content
-    from urifilter_redis.storage.records import Lease
-    from urifilter_redis.storage.slices import SliceWriter
 
 #: Most pieces that are counted in one pipeline.
 PIECES_A_PIPELINE = 64

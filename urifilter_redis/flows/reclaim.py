@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.engine.holdings import Claim, Found, Holdings, Outstanding
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost, UriFilterError
 from urifilter_redis.flows.claims import options_of_release
 from urifilter_redis.flows.items import batch_of, resolve
 from urifilter_redis.protocol import calls, claims
+from urifilter_redis.protocol.call_ids import CallId, CallKey
+from urifilter_redis.protocol.calls import Call
+from urifilter_redis.protocol.claims import Entry, Holding
 from urifilter_redis.protocol.outcomes import to_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.call_ids import CallId, CallKey
-    from urifilter_redis.protocol.calls import Call
-    from urifilter_redis.protocol.claims import Entry, Holding
 
 #: The shards that one pipeline inspects.
 INSPECTED_AT_ONCE = 16

@@ -13,13 +13,17 @@ import logging
 import secrets
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
-from urifilter_redis.engine.session import Restored
+from urifilter_redis.engine.session import Restored, Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ArchiveMissing,
@@ -36,6 +40,7 @@ from urifilter_redis.flows.reading import bits_of, items_in
 from urifilter_redis.flows.restore_plan import Archived, Plan, Records, plan, worked_on
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage import documents
@@ -43,15 +48,6 @@ from urifilter_redis.storage.blobs import PIECES_AT_ONCE, as_numbers, read_piece
 from urifilter_redis.storage.checkpoints import last_good, newest, places
 from urifilter_redis.storage.documents import Content, Manifest, piece_spans
 from urifilter_redis.storage.registry import check_registered, find_registration, require_archive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.engine.backend import Key
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
 
 log = logging.getLogger("urifilter_redis")
 

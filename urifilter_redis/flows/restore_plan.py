@@ -6,27 +6,29 @@ No item expires earlier than it would have. The records are those of calls, the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slices_at
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.queries import ask, chunked, scanned, server_time
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.flows.reading import read_leases
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 from urifilter_redis.storage.blobs import read_records
-from urifilter_redis.storage.records import forgotten_at, record_time, split_forgotten, split_leases, split_replies
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.storage.documents import Checkpoint, Manifest
-    from urifilter_redis.storage.records import Lease
+from urifilter_redis.storage.documents import Checkpoint, Manifest
+from urifilter_redis.storage.records import (
+    Lease,
+    forgotten_at,
+    record_time,
+    split_forgotten,
+    split_leases,
+    split_replies,
+)
 
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500

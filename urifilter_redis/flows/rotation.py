@@ -10,6 +10,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,20 +18,17 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.checks import check_flag, check_whole
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
-from urifilter_redis.engine.steps import REST
+from urifilter_redis.engine.steps import REST, Flow
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerFull, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
 from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last, top_epoch
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.registry import require_archive
 from urifilter_redis.storage.slices import archive_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.meta import ShardState
 
 log = logging.getLogger("urifilter_redis")
 

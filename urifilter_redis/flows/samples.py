@@ -8,20 +8,17 @@ minute stays. The hash is no part of the filter: no archive has it, and it expir
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.engine.queries import ask
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.flows.info import FilterInfo
+from urifilter_redis.protocol.calls import Arguments
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.flows.info import FilterInfo
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.protocol.meta import ShardState
 
 #: Seconds.
 MINUTE, HOUR, DAY = 60, 3600, 86_400

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -15,20 +16,17 @@ from typing import TYPE_CHECKING
 from urifilter_redis.bloom.retention import growing_slice, seconds_of, slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
 from urifilter_redis.engine.queries import ask, chunked
-from urifilter_redis.engine.steps import REST
+from urifilter_redis.engine.steps import REST, Flow
 from urifilter_redis.errors import FilterFull, RotationConflict, ServerFull
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.config import check_format
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.documents import row_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.calls import Call
 
 log = logging.getLogger("urifilter_redis")
 

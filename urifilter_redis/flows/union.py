@@ -16,14 +16,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, ask_shard, scanned
 from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
 from urifilter_redis.flows.info import Part, error_rate_of, is_over_capacity, items_of, parts_of, slice_sizing
 from urifilter_redis.flows.lifecycle import open_
@@ -31,19 +32,12 @@ from urifilter_redis.flows.reading import fill_of, pieces_of
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.config import worded
-from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.calls import Call
+from urifilter_redis.protocol.config import Config, worded
+from urifilter_redis.protocol.keys import FilterKeys, ShardKeys
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.blobs import as_numbers
 from urifilter_redis.storage.documents import piece_spans
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.calls import Call
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import ShardState
 
 #: The settings that must be equal in both filters.
 _SAME = ("layout", "shards", "segments", "normalize", "rules", "parameter_list", "hash", "seed")

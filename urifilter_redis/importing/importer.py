@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.batch import INSERT_MANY
-from urifilter_redis.errors import UriFilterError
+from urifilter_redis.errors import AnswerLost, UriFilterError
 from urifilter_redis.flows import items as flows
-from urifilter_redis.flows.importing import condition_of
+from urifilter_redis.flows.importing import Condition, condition_of
 from urifilter_redis.importing.notes import Counts, Note, NoteFile, doubt, loss
+from urifilter_redis.importing.sources import Source, Window
 from urifilter_redis.streaming import persist
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from urifilter_redis.errors import AnswerLost
-    from urifilter_redis.flows.importing import Condition
-    from urifilter_redis.importing.sources import Source, Window
 
 #: Windows between two notes. Writing a small file may take a twentieth of the time of a window.
 WINDOWS_A_NOTE = 5

@@ -10,18 +10,15 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.flows.importing import Condition
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.transport.embedded import default_data_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from urifilter_redis.protocol.config import Config
 
 #: The number of the notes' format. A note of another format does not count.
 _FORMAT = 1

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import binascii
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, Self
 
 from urifilter_redis.base_blocking import connect
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.importing import has_members, look_at_set, read_members
 from urifilter_redis.flows.items import WINDOW
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Self
-
-    from urifilter_redis.engine.steps import Timeouts
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50

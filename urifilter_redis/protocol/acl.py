@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import BLOCKED_K, REDISBLOOM
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.keys import FilterKeys, check_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The advice for a user that lacks a right.
 MEND = "mend its ACL (urifilter doctor --acl prints the line)"

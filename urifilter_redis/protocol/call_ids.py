@@ -13,12 +13,10 @@ import secrets
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 #: ms from the making of a call to its deadline. The scripts accept a deadline up to two minutes ahead. Half of that
 #: allows this process to be wrong about the server's clock by a minute, either way.

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import seconds_of, slice_share
-from urifilter_redis.bloom.sizing import REDISBLOOM, segment_capacity
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, segment_capacity
 from urifilter_redis.protocol import scripts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from urifilter_redis.bloom.sizing import Slice
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import ShardState, View
-    from urifilter_redis.protocol.scripts import Script
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import ShardKeys
+from urifilter_redis.protocol.meta import ShardState, View
+from urifilter_redis.protocol.scripts import Script
 
 #: One command with its arguments, as redis-py packs it.
 Arguments: TypeAlias = tuple[str | bytes, ...]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 import secrets
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.calls import Call, SegmentNames, encoded
+from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.keys import ShardKeys
+from urifilter_redis.protocol.meta import View
 from urifilter_redis.protocol.outcomes import nonsense
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from urifilter_redis.protocol.config import Config
-    from urifilter_redis.protocol.keys import ShardKeys
-    from urifilter_redis.protocol.meta import View
 
 #: Most items of one call of ``claim``, ``commit`` or ``release`` (250 take some ms).
 CLAIMS_A_CALL = 250

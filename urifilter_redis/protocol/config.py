@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
+from datetime import timedelta
+from typing import Any, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
@@ -25,10 +27,6 @@ from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
 from urifilter_redis.bloom.url_parts import BY_PARTS, PARAMETER_LIST
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
 from urifilter_redis.protocol.meta import damaged
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import timedelta
 
 #: The format of what this release writes, in Redis and in archives. It refuses every other.
 FORMAT = 1

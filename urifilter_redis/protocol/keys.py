@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The beginning of every key, unless the caller gives another prefix.
 DEFAULT_PREFIX = "urifilter"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.scripts import commands_by_sha1
-
-if TYPE_CHECKING:
-    from urifilter_redis.protocol.calls import Arguments
 
 #: Says whether a reply has the shape; gets the arguments behind the command's name, or behind the script's keys.
 Shape: TypeAlias = Callable[["Arguments", Any], bool]

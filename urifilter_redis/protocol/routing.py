@@ -6,12 +6,9 @@ import ctypes
 import math
 from bisect import bisect
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, SLOTS, FilterKeys, slot_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: The command before one that was sent on by ASK: the node runs it although the slot is not its own yet.
 ASKING = ("ASKING",)

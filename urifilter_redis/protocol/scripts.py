@@ -19,16 +19,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS, REDISBLOOM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: Every command, and the layouts for which its script is made; no layouts: the script is the same for all.
 COMMANDS: Mapping[str, tuple[str, ...]] = {

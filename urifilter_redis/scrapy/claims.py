@@ -6,21 +6,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from urifilter_redis.engine.holdings import AFTER_DUE
+from scrapy import Request
+
+from urifilter_redis.engine.holdings import AFTER_DUE, Claim
 from urifilter_redis.protocol.claims import PARKED
+from urifilter_redis.scrapy.crawl import Crawl
 from urifilter_redis.scrapy.link import Ending
+from urifilter_redis.scrapy.options import Claiming
 from urifilter_redis.scrapy.payloads import named, to_request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from scrapy import Request
-
-    from urifilter_redis.engine.holdings import Claim
-    from urifilter_redis.scrapy.crawl import Crawl
-    from urifilter_redis.scrapy.options import Claiming
 
 logger = logging.getLogger(__name__)
 

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import Request, signals
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.utils.misc import load_object
 
-from urifilter_redis.scrapy.fetches import START, Fetches
+from urifilter_redis.scrapy.fetches import START, Fetch, Fetches
 from urifilter_redis.scrapy.link import Link
 from urifilter_redis.scrapy.options import Options, url_item
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Self
-
     from scrapy.crawler import Crawler
-
-    from urifilter_redis.scrapy.fetches import Fetch
 
 logger = logging.getLogger(__name__)
 

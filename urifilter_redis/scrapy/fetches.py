@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from collections.abc import Callable, Container
+from typing import Any, NotRequired, TypedDict
 
 from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
+from scrapy.http import Response
+from twisted.python.failure import Failure
 
-from urifilter_redis.scrapy.outcomes import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-
-    from scrapy.http import Response
-    from twisted.python.failure import Failure
-
-    from urifilter_redis.scrapy.outcomes import Outcomes
+from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
 
 #: Why a page is fetched whatever the filter says: a start is by each crawl, another as its request says.
 START, AGAIN = "start", "again"

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scrapy import Request, Spider
+
+from urifilter_redis.protocol.claims import InFlight
+from urifilter_redis.scrapy.crawl import Crawl
 from urifilter_redis.scrapy.payloads import kept_of, named, to_request
-
-if TYPE_CHECKING:
-    from scrapy import Request, Spider
-
-    from urifilter_redis.protocol.claims import InFlight
-    from urifilter_redis.scrapy.crawl import Crawl
 
 logger = logging.getLogger(__name__)
 

@@ -8,26 +8,22 @@ import enum
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from urifilter_redis.aio import AsyncUriFilter
 from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.claiming.awaited import AsyncClaims
+from urifilter_redis.engine.holdings import Claim, Outstanding
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
-from urifilter_redis.protocol.claims import PARKED
+from urifilter_redis.protocol.claims import PARKED, InFlight
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.outcomes import needs_mending
+from urifilter_redis.scrapy.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scrapy.statscollectors import StatsCollector
-
-    from urifilter_redis.claiming.awaited import AsyncClaims
-    from urifilter_redis.engine.holdings import Claim, Outstanding
-    from urifilter_redis.protocol.claims import InFlight
-    from urifilter_redis.scrapy.options import Options
 
 T = TypeVar("T")
 

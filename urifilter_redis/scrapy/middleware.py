@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Self
 
 from scrapy import Request
+from scrapy.http import Response
 
 from urifilter_redis.scrapy.crawl import Crawl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Self
-
     from scrapy.crawler import Crawler
-    from scrapy.http import Response
 
 
 class UriSpiderMiddleware:

@@ -7,10 +7,12 @@ import difflib
 import hashlib
 import math
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scrapy import Request
 from scrapy.core.scheduler import Scheduler
 from scrapy.utils.misc import load_object
 from w3lib.url import canonicalize_url
@@ -19,16 +21,11 @@ from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import ConfigMismatch
 from urifilter_redis.protocol.claims import PARKED, check_delay, check_lease
-from urifilter_redis.protocol.config import Settings
+from urifilter_redis.protocol.config import Config, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
-
-    from urifilter_redis.protocol.config import Config
 
 #: The key of a request's ``meta``: a spider's word; or the add-on's mark, while it waits in the project's scheduler.
 META = "urifilter"

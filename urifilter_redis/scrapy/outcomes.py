@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
-from urifilter_redis.scrapy.link import COMMIT, FORGET, RECORD, Ending
+from scrapy import Request
+
+from urifilter_redis.engine.holdings import Claim
+from urifilter_redis.scrapy.link import COMMIT, FORGET, RECORD, Ending, Link
+from urifilter_redis.scrapy.options import Claiming
 from urifilter_redis.scrapy.payloads import url_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
-    from scrapy import Request
     from scrapy.statscollectors import StatsCollector
-
-    from urifilter_redis.engine.holdings import Claim
-    from urifilter_redis.scrapy.link import Link
-    from urifilter_redis.scrapy.options import Claiming
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy import Request
+from scrapy.spiders import Spider
 from scrapy.utils.request import request_from_dict
 
 from urifilter_redis.bloom.encoding import MOST_BYTES
+from urifilter_redis.engine.holdings import Claim
 from urifilter_redis.scrapy.options import META
-
-if TYPE_CHECKING:
-    from scrapy.spiders import Spider
-
-    from urifilter_redis.engine.holdings import Claim
 
 #: What is kept of a request that cannot be kept whole: all that is sent, or what makes it this request.
 _SENT = ("method", "headers", "body", "cookies"), ("method", "body")

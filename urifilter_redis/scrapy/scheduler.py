@@ -7,14 +7,16 @@ import itertools
 import logging
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
-from scrapy import signals
+from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler, Scheduler
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
 from scrapy.exceptions import NotSupported
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
+from twisted.internet.defer import Deferred
 
 from urifilter_redis.scrapy.claims import Reclaiming
 from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl
@@ -26,12 +28,7 @@ from urifilter_redis.scrapy.outcomes import Outcome
 from urifilter_redis.scrapy.payloads import kept_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
-
-    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
-    from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
 

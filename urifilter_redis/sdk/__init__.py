@@ -7,7 +7,8 @@ exactly once, even if an answer is lost on the way.
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any
 
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.extras import how_to_get
@@ -17,13 +18,7 @@ if importlib.util.find_spec("httpx") is None:
 
 from urifilter_redis.sdk.aio import AsyncFilterAPIClient
 from urifilter_redis.sdk.client import FilterAPIClient
-from urifilter_redis.sdk.connection import TIMEOUTS, Timeouts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from urifilter_redis.sdk.connection import Verify
+from urifilter_redis.sdk.connection import TIMEOUTS, Timeouts, Verify
 
 __all__ = ["AsyncFilterAPIClient", "FilterAPI", "FilterAPIClient", "FilterAPIError", "Timeouts"]
 

@@ -7,19 +7,21 @@ import os
 import secrets
 import ssl
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from urifilter_redis.bloom.rules import read_rules
 from urifilter_redis.checks import check_flag, check_text, check_whole
-from urifilter_redis.engine.batch import UNIQUE, call_to_resume, listed, with_batch
+from urifilter_redis.engine.batch import UNIQUE, Key, Method, call_to_resume, listed, with_batch
+from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.rotation import Rotation
@@ -33,12 +35,15 @@ from urifilter_redis.http_api import (
     write_json,
 )
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
+from urifilter_redis.protocol.calls import Arguments
+from urifilter_redis.protocol.config import FilterSettings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.sdk.calls import APICall, Limits, Part, cuts_of
 from urifilter_redis.sdk.connection import (
     BAD_RESPONSE,
     TIMEOUTS,
+    Verify,
     as_api_error,
     first_timeouts,
     outcome_of,
@@ -47,17 +52,6 @@ from urifilter_redis.sdk.connection import (
     ssl_verify,
 )
 from urifilter_redis.transport.loops import PerLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Self
-
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.holdings import Holdings
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.protocol.config import FilterSettings
-    from urifilter_redis.sdk.connection import Verify
 
 A = TypeVar("A", bound=APICall)
 

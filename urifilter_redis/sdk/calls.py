@@ -7,22 +7,17 @@ import itertools
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
-from urifilter_redis.engine.batch import items_of
+from urifilter_redis.engine.batch import Key, items_of
+from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import BadItem, FilterAPIError
-from urifilter_redis.http_api import write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
-    from urifilter_redis.engine.batch import Key
-    from urifilter_redis.engine.holdings import Holdings
-    from urifilter_redis.http_api import Command
-    from urifilter_redis.protocol.call_ids import CallId
+from urifilter_redis.http_api import Command, write_json
+from urifilter_redis.protocol.call_ids import CallId
 
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
 #: requests, one after the other. A service with lower limits gets less; see ``Limits``.

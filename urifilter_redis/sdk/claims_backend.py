@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import contextlib
 import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.checks import check_flag, check_function, check_text
-from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, listed
-from urifilter_redis.engine.holdings import Claim, Holdings
+from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, Key, Method, listed
+from urifilter_redis.engine.holdings import Claim, Found, Holdings
 from urifilter_redis.engine.looks import shared
-from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.http_api import COMMANDS, Command
 from urifilter_redis.protocol.claims import (
     IN_FLIGHT,
@@ -26,17 +29,8 @@ from urifilter_redis.protocol.claims import (
     check_limit,
     new_holder,
 )
+from urifilter_redis.sdk.api import API
 from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.holdings import Found
-    from urifilter_redis.engine.pending import Pending
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import UriFilterError
-    from urifilter_redis.sdk.api import API
 
 #: ``retry_dead_letters`` as an endpoint.
 _RETRY = Command("was_there", "offered")

@@ -3,27 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from urifilter_redis.claiming.blocking import Claims
-from urifilter_redis.engine.batch import AGES, CONTAINS_MANY, FORGET, INSERT_AGES, INSERT_MANY, REMOVE, UNIQUE
+from urifilter_redis.engine.batch import (
+    AGES,
+    CONTAINS_MANY,
+    FORGET,
+    INSERT_AGES,
+    INSERT_MANY,
+    REMOVE,
+    UNIQUE,
+    Key,
+    Method,
+)
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.protocol.config import FilterSettings  # noqa: TC001 - pages of the reference link to it
+from urifilter_redis.engine.steps import Flow
+from urifilter_redis.errors import FilterAPIError
+from urifilter_redis.flows.checkpoint import Written
+from urifilter_redis.flows.rotation import Rotation
+from urifilter_redis.protocol.claims import DeadLetter, InFlight
+from urifilter_redis.protocol.config import FilterSettings
 from urifilter_redis.sdk.api import BlockingBaseClient
+from urifilter_redis.sdk.calls import APICall
 from urifilter_redis.sdk.claims_backend import HTTPClaims, dead_letters, in_flight, retry_dead_letters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Self
-
-    from urifilter_redis.engine.batch import Key, Method
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.errors import FilterAPIError
-    from urifilter_redis.flows.checkpoint import Written
-    from urifilter_redis.flows.rotation import Rotation
-    from urifilter_redis.protocol.claims import DeadLetter, InFlight
-    from urifilter_redis.sdk.calls import APICall
 
 T = TypeVar("T")
 

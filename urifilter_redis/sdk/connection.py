@@ -6,17 +6,15 @@ import os
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 
 from urifilter_redis.engine import steps
+from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import AnswerLost, FilterAPIError, UriFilterError
 from urifilter_redis.http_api import ATTEMPT_HEADER, OF_NO_ATTEMPT, read_json
 from urifilter_redis.protocol.outcomes import Decided, Decision, Unanswered, Unsent
-
-if TYPE_CHECKING:
-    from urifilter_redis.engine.session import Session
 
 #: Where the environment says which certificates are trusted, as OpenSSL has it.
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Collection
+
+from starlette.requests import Request
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import tokens
@@ -15,17 +17,10 @@ from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.logs import Seldom, without
 from urifilter_redis.service.middleware import TOKEN
 from urifilter_redis.service.protocol import LOAD
-from urifilter_redis.service.requests import client_of, group_of, header
+from urifilter_redis.service.requests import Network, client_of, group_of, header
+from urifilter_redis.service.settings import ServiceSettings
+from urifilter_redis.service.tokens import Token
 from urifilter_redis.service.usage import Usage
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
-
-    from starlette.requests import Request
-
-    from urifilter_redis.service.requests import Network
-    from urifilter_redis.service.settings import ServiceSettings
-    from urifilter_redis.service.tokens import Token
 
 log = logging.getLogger("urifilter_redis.service")
 

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from starlette.requests import Request
+from starlette.responses import Response
 
 from urifilter_redis import errors
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
+from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal, refusal_of
+from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.logs import shape_of
 from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
 from urifilter_redis.service.requests import NAME_PATTERN, Strict, client_of, query, read, whole
@@ -22,16 +29,6 @@ from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import FilterSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.service.endpoints import Service
-    from urifilter_redis.service.filters import Filters
-
     Does: TypeAlias = Callable[[Filters, str, Any], Awaitable[dict[str, Any]]]
 
 _EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"

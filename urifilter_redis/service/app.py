@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import ASGIApp
 
 from urifilter_redis._version import __version__
 from urifilter_redis.errors import UriFilterError
@@ -23,15 +26,7 @@ from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.middleware import CODE, Middleware
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.routes import add_routes
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from importlib.resources.abc import Traversable
-
-    from starlette.requests import Request
-    from starlette.types import ASGIApp
-
-    from urifilter_redis.service.settings import ServiceSettings
+from urifilter_redis.service.settings import ServiceSettings
 
 outages = logging.getLogger("urifilter_redis.service.outages")
 _seldom = Seldom()

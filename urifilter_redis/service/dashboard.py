@@ -6,33 +6,28 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from urifilter_redis._version import __version__
 from urifilter_redis.engine.queries import server_time
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.capacity import full_in
 from urifilter_redis.flows.doctor import findings_of, gather
+from urifilter_redis.flows.info import FilterInfo
 from urifilter_redis.flows.probe import name_of
 from urifilter_redis.flows.problems import fullness, problems_of, room
-from urifilter_redis.flows.samples import DAY, HOUR
+from urifilter_redis.flows.samples import DAY, HOUR, Sample
 from urifilter_redis.service import BEGAN_VARIABLE
 from urifilter_redis.service.errors import refusal_of
-from urifilter_redis.service.sampling import Sampler, now_in
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.flows.info import FilterInfo
-    from urifilter_redis.flows.samples import Sample
-    from urifilter_redis.service.filters import Filters, Measured
-    from urifilter_redis.service.requests import PageQuery
-    from urifilter_redis.service.sampling import Series
-    from urifilter_redis.service.tokens import Token
+from urifilter_redis.service.filters import Filters, Measured
+from urifilter_redis.service.requests import PageQuery
+from urifilter_redis.service.sampling import Sampler, Series, now_in
+from urifilter_redis.service.tokens import Token
 
 #: Reading all filters may take this share of the time, unless a result would then be older than so many seconds.
 SHARE = 0.006

@@ -9,24 +9,28 @@ import contextlib
 import logging
 import re
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
+from starlette.requests import Request
 from starlette.responses import Response
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.holdings import Holdings
+from urifilter_redis.engine.holdings import Claim, Holdings, Outstanding
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import claims, dead_letters, items, reclaim
+from urifilter_redis.flows.dead_letters import After
 from urifilter_redis.http_api import COMMANDS, KEY_HEADER
 from urifilter_redis.protocol.call_ids import CallKey
-from urifilter_redis.protocol.claims import NO_HOLDER
+from urifilter_redis.protocol.claims import NO_HOLDER, Counts, DeadLetter, Holding, InFlight
 from urifilter_redis.service import metrics
 from urifilter_redis.service.access import Admission
 from urifilter_redis.service.dashboard import Dashboard
 from urifilter_redis.service.errors import Refusal, refusal_of
-from urifilter_redis.service.filters import connect
+from urifilter_redis.service.filters import Filters, connect
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.metrics import read_gauges
 from urifilter_redis.service.middleware import COMMAND, COUNTS
@@ -52,21 +56,11 @@ from urifilter_redis.service.requests import (
     tokens_in,
 )
 from urifilter_redis.service.responses import Answer
-from urifilter_redis.service.tokens import EVERYTHING, bound
+from urifilter_redis.service.settings import ServiceSettings
+from urifilter_redis.service.tokens import EVERYTHING, Token, bound
 from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from urifilter_redis.engine.holdings import Claim, Outstanding
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.flows.dead_letters import After
-    from urifilter_redis.protocol.claims import Counts, DeadLetter, Holding, InFlight
-    from urifilter_redis.service.filters import Filters
-    from urifilter_redis.service.settings import ServiceSettings
-    from urifilter_redis.service.tokens import Token
-
     OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
     OfClaims: TypeAlias = Claim | InFlight | DeadLetter
     Lists: TypeAlias = Callable[[Session, int, After | None], Flow[tuple[list[Any], After | None]]]

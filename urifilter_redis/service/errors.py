@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
 
 from urifilter_redis import errors
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.protocol.outcomes import SCRIPT_ERRORS, TO_DO_IF_LOST
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from http import HTTPStatus
 
 #: Seconds after which a client should ask again: the Retry-After of a 429 or 503.
 RETRY_AFTER = 1

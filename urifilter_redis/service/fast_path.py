@@ -6,24 +6,21 @@ FastAPI has the same endpoints as routes, describes them, and answers everything
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.http_api import COMMANDS, FILTERS_PATH
+from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal
 from urifilter_redis.service.middleware import ROUTE
 from urifilter_redis.service.requests import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-    from urifilter_redis.service.endpoints import Service
-
     Tells: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 
 _COMMAND = re.compile(rf"{re.escape(FILTERS_PATH)}/({NAME})/({'|'.join(COMMANDS)})")

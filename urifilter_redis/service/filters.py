@@ -6,16 +6,19 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from redis.exceptions import RedisError
 
 from urifilter_redis.archive.maintenance import names as registered_names
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.driver import drive_async
 from urifilter_redis.engine.queries import ask, server_time
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import (
     ArchiveCorrupt,
     ArchiveError,
@@ -31,20 +34,12 @@ from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import FilterInfo, info
 from urifilter_redis.flows.items import answer
 from urifilter_redis.flows.restore import restoring
+from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
+from urifilter_redis.service.settings import ServiceSettings
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
-
-    from redis.exceptions import RedisError
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Settings
-    from urifilter_redis.service.settings import ServiceSettings
 
 log = logging.getLogger("urifilter_redis.service")
 

@@ -10,13 +10,11 @@ import re
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from urifilter_redis.service.tokens import TOKEN_BEGINS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 log = logging.getLogger("urifilter_redis.service")
 

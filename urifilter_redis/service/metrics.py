@@ -15,9 +15,9 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,10 +26,12 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from redis.exceptions import RedisError
 
 from urifilter_redis._version import __version__
 from urifilter_redis.bloom.retention import seconds_of
@@ -37,16 +39,9 @@ from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.problems import fullness
 from urifilter_redis.protocol.outcomes import text_of
 from urifilter_redis.service import FOLDER_VARIABLE
+from urifilter_redis.service.filters import Filters, Measured
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.protocol import LOAD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from prometheus_client import Metric
-    from redis.exceptions import RedisError
-
-    from urifilter_redis.service.filters import Filters, Measured
 
 #: The content type of the text that ``exposed`` returns.
 CONTENT_TYPE = CONTENT_TYPE_LATEST

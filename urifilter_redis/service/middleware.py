@@ -9,23 +9,18 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.service import metrics
 from urifilter_redis.service.errors import ANSWER_HEADERS, Refusal
 from urifilter_redis.service.requests import FORWARDED_FOR, client_of, group_of, headers_of, is_in, peer_of
 from urifilter_redis.service.responses import Answer
-from urifilter_redis.service.settings import is_loopback
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from urifilter_redis.service.settings import ServiceSettings
+from urifilter_redis.service.settings import ServiceSettings, is_loopback
 
 #: A name of a request or an attempt that is taken; it has no place for a URI.
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._:=+@-]{1,128}")

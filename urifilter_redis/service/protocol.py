@@ -5,22 +5,19 @@ This module overrides private parts of uvicorn: ``pyproject.toml`` names the new
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from urifilter_redis.http_api import write_json
 from urifilter_redis.service.errors import ANSWER_HEADERS, Refusal
 from urifilter_redis.service.logs import Seldom
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
-
-    from uvicorn.server import ServerState
 
 #: Bytes that the head of a request may have, and the trailers behind its body, too.
 HEAD_BYTES = 1 << 16

@@ -8,25 +8,20 @@ import gc
 import ipaddress
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
 from urifilter_redis.http_api import MOST_LISTED, read_json
 from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
 from urifilter_redis.service.errors import Refusal, refusal_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from starlette.requests import Request
-    from starlette.types import Scope
-
-    from urifilter_redis.service.settings import Limits
+from urifilter_redis.service.settings import Limits
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from urifilter_redis.flows.claims_info import ClaimsInfo  # noqa: TC001 - pydantic reads annotations
-from urifilter_redis.flows.info import FilterInfo  # noqa: TC001 - pydantic reads annotations  # noqa: TC001 - likewise
+from urifilter_redis.flows.claims_info import ClaimsInfo
+from urifilter_redis.flows.info import FilterInfo
 from urifilter_redis.http_api import ERROR_CODES, write_json
 
 _Filter = Annotated[str, Field(description="the filter's name")]

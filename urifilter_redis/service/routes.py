@@ -8,13 +8,15 @@ layout counting, and no periods.
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPMethod, HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Path
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.requests import Request  # noqa: TC002 - FastAPI reads annotations
+from starlette.requests import Request
 from starlette.responses import Response
 
 from urifilter_redis.bloom.digest import HASHES
@@ -46,11 +48,6 @@ from urifilter_redis.service.requests import (
 )
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import FilterSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from pydantic import BaseModel
 
 OPENAPI_PATH = "/openapi.json"
 

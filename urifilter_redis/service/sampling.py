@@ -7,21 +7,18 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import server_time
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import samples
 from urifilter_redis.flows.samples import MINUTE, Sample
 from urifilter_redis.flows.turn import read_states
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import is_withheld
+from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.logs import Seldom
-
-if TYPE_CHECKING:
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.meta import ShardState
-    from urifilter_redis.service.filters import Filters
 
 log = logging.getLogger("urifilter_redis.service")
 

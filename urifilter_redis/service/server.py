@@ -17,8 +17,10 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import uvicorn
 from pydantic import TypeAdapter
@@ -31,11 +33,6 @@ from urifilter_redis.service.folders import own_folder
 from urifilter_redis.service.logs import configuration, on_hangup, reopen
 from urifilter_redis.service.protocol import Protocol
 from urifilter_redis.service.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from multiprocessing.process import BaseProcess
-
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -33,10 +35,6 @@ from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name, check_pref
 from urifilter_redis.service.tokens import Token
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.transport.endpoints import check_url
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 __all__ = ["FilterSettings", "Limits", "ServiceSettings", "TokenSettings", "is_loopback", "load"]
 

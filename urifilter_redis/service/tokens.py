@@ -8,11 +8,8 @@ import hmac
 import json
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The access that a token may have to its filters; each includes those before it.
 ACCESS = ("read", "write", "admin")

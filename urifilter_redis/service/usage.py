@@ -11,21 +11,16 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from urifilter_redis.service import FOLDER_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from prometheus_client import Metric
-
-    from urifilter_redis.service.tokens import Token
+from urifilter_redis.service.tokens import Token
 
 #: Addresses, and names of tokens, that are remembered: those that were noted last.
 MOST_ADDRESSES, MOST_NAMES = 256, 10_000

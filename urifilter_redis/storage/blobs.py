@@ -9,18 +9,14 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.backend import Backend, Upload
+from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 from urifilter_redis.storage.documents import PIECE, Content, Piece, piece_spans
 from urifilter_redis.storage.packing import pack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from urifilter_redis.engine.backend import Backend, Upload
-    from urifilter_redis.engine.steps import Flow
 
 T = TypeVar("T")
 

@@ -6,23 +6,18 @@ complete. The previous document notes the number of the new checkpoint, so that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from urifilter_redis.engine.backend import Key, read_to_replace
+from urifilter_redis.engine.backend import Backend, Key, read_to_replace
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import nothing, read_records, verify
 from urifilter_redis.storage.documents import Checkpoint
 from urifilter_redis.storage.records import split_forgotten, split_leases, split_replies
 from urifilter_redis.storage.registry import publish
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from urifilter_redis.engine.backend import Backend
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.bloom.digest import new_seed
 from urifilter_redis.bloom.retention import TIMED, size_first, slices_at
+from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.errors import ArchiveCorrupt, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings, other_format
 from urifilter_redis.protocol.keys import check_name
@@ -26,11 +28,7 @@ from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.packing import unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from _typeshed import DataclassInstance
-
-    from urifilter_redis.bloom.sizing import Slice
 
 #: The largest number in a document: Lua and JSON hold all integers up to it exactly.
 MOST = 2**53

@@ -17,19 +17,15 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.backend import UNREADABLE, Blob, Key
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.keys import check_name, is_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from urifilter_redis.engine.steps import Flow
 
 T = TypeVar("T")
 

@@ -10,7 +10,8 @@ import inspect
 import os
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import gridfs
@@ -21,15 +22,10 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, Py
 from pymongo.uri_parser import parse_uri
 
 from urifilter_redis.engine.backend import UNREADABLE, Blob, Key
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.protocol.keys import check_name, is_name
 from urifilter_redis.transport.loops import PerLoop
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.steps import Flow
 
 #: The name of the bucket, and the first part of the collections' names.
 BUCKET = "urifilter"

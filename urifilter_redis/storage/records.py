@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from urifilter_redis.errors import ArchiveCorrupt
 from urifilter_redis.storage.documents import MOST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 #: The length of a field of ``replies`` and the length of its record.
 _LENGTHS = struct.Struct(">HI")

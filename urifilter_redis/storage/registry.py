@@ -16,25 +16,22 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
-from urifilter_redis.engine.backend import Key, read_to_replace
+from urifilter_redis.engine.backend import Backend, Key, read_to_replace
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
-from urifilter_redis.protocol.config import FORMAT
+from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.documents import Checkpoint, Registration
 from urifilter_redis.transport.embedded import default_data_dir
 from urifilter_redis.transport.url import split
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.config import Config
 
 log = logging.getLogger("urifilter_redis")
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from urifilter_redis.engine.backend import Key, read_to_replace
+from urifilter_redis.engine.backend import Backend, Key, read_to_replace
 from urifilter_redis.engine.queries import ask
-from urifilter_redis.engine.steps import Work
+from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConflict
 from urifilter_redis.protocol import calls
+from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer, as_numbers, pack_all, read_pieces
 from urifilter_redis.storage.documents import Content, Manifest, Piece, is_blob_of
@@ -23,12 +25,7 @@ from urifilter_redis.storage.packing import unpack
 from urifilter_redis.storage.registry import check_registered, publish, require_archive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from urifilter_redis.engine.backend import Backend
     from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Flow
-    from urifilter_redis.protocol.meta import ShardState
 
 log = logging.getLogger("urifilter_redis")
 

@@ -9,28 +9,21 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
-from urifilter_redis.engine.steps import TOTAL
-from urifilter_redis.engine.topology import GIVEN, Duty, search
+from urifilter_redis.engine.session import Session
+from urifilter_redis.engine.steps import TOTAL, Meanwhile, Reply, Timeouts
+from urifilter_redis.engine.topology import GIVEN, Duty, Part, Routes, search
+from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.endpoints import Endpoint
-from urifilter_redis.transport.sentinels import HELD, POLL
+from urifilter_redis.transport.sentinels import HELD, POLL, SentinelEvents
 from urifilter_redis.transport.servers import AsyncServer, Sending, Server
-from urifilter_redis.transport.url import READS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.session import Session
-    from urifilter_redis.engine.steps import Meanwhile, Reply, Timeouts
-    from urifilter_redis.engine.topology import Part, Routes
-    from urifilter_redis.protocol.calls import Arguments
-    from urifilter_redis.transport.sentinels import SentinelEvents
-    from urifilter_redis.transport.url import Packed
+from urifilter_redis.transport.url import READS, Packed
 
 #: Pipelines to a node that ``SharedConnector`` has in flight at once: while the server runs one, the next one travels.
 PIPELINES = 2

@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -26,10 +27,6 @@ from redis.retry import Retry
 
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.extras import how_to_get
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
 
 #: The environment variable with the folder for data, sockets and locks.
 DATA_DIR_VARIABLE = "URIFILTER_DATA_DIR"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 import redis
@@ -25,18 +27,13 @@ from urifilter_redis.transport.url import (
     READS,
     Address,
     OptionError,
+    Packed,
     Target,
     split,
     target_of,
     with_options,
     without_password,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-
-    from urifilter_redis.transport.url import Packed
 
 #: The errors of redis-py for impossible options of a connection: an encoding, the name of a host.
 IMPOSSIBLE = (LookupError, TypeError, ValueError, AttributeError)

@@ -12,16 +12,14 @@ import os
 import queue
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as Late
 
 from urifilter_redis.protocol.outcomes import Unsent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 #: Connections that a client has at most in one process (asyncio: in each event loop), unless its caller or its URL
 #: says otherwise: more do not make it faster, and a server takes 10,000 of all its clients together.

@@ -11,17 +11,14 @@ import math
 import os
 import time
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import RedisError
 
+from urifilter_redis.engine.topology import Routes, Service
 from urifilter_redis.protocol.outcomes import Unsent, text_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from urifilter_redis.engine.topology import Routes, Service
 
 #: Seconds for which a connection to a Sentinel, and its first answer, are waited for.
 PATIENCE = 0.5

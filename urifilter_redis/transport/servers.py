@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hiredis import pack_command
 from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as Late
 
+from urifilter_redis.engine.steps import Meanwhile
+from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent, nonsense
 from urifilter_redis.protocol.replies import fits
 from urifilter_redis.transport.endpoints import IMPOSSIBLE
 from urifilter_redis.transport.loops import PerLoop, lent
 from urifilter_redis.transport.pool import Pool, Waiter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from urifilter_redis.engine.steps import Meanwhile
-    from urifilter_redis.protocol.calls import Arguments
 
 # What redis-py raises for an error reply. But for ResponseError it closes the connection then.
 _ERROR_REPLIES = (ResponseError, AuthenticationError, BusyLoadingError)

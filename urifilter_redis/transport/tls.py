@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, unquote_plus
 
 from redis.asyncio import SSLConnection
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The options of TLS that name a file or a folder.
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
