@@ -245,7 +245,7 @@ def info(options: Shared, name: str) -> None:
     if options.json:
         print_json(found.to_dict() | {"seed": seed})
         return
-    apart = {"live_slices", "claims", "loss"}
+    apart = {"live_slices", "claims", "loss"} | {key for key in ("shards", "segments") if getattr(found, key) == 1}
     values = {key: value for key, value in found.to_dict().items() if value is not None and key not in apart} | {
         "created": moment(found.created),
         "fill": f"{found.fill:.2%}",

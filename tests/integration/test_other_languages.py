@@ -12,12 +12,15 @@ import subprocess
 import threading
 
 import pytest
+from support.compiled import COMPILING
 from support.forwarder import Forwarder
 from support.pages import ROOT, blocks_of
 from support.service import Service
 
 from urifilter_redis import UriFilter
 from urifilter_redis.protocol.scripts import vectors
+
+pytestmark = pytest.mark.timeout(COMPILING)
 
 PAGE = ROOT / "docs" / "how-to" / "other-languages.md"
 
@@ -34,9 +37,9 @@ def program(name, folder, address, *arguments) -> subprocess.CompletedProcess[st
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is missing: install it to run this program")
     (folder / name).write_text(code)
-    environment = os.environ | {"URIFILTER_API_URL": address, "GOCACHE": str(folder / "go")}
+    environment = os.environ | {"URIFILTER_API_URL": address}
     return subprocess.run(
-        [*command, name, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [*command, name, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=COMPILING
     )
 
 

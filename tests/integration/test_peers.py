@@ -8,13 +8,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.compiled import CLIENTS
+from support.compiled import CLIENTS, COMPILING
 from support.proxy import Fault, Proxy, first
 from support.told import Told
 
 from urifilter_redis import UriFilter
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(COMPILING)]
 
 SETTINGS = {"capacity": 20_000, "error_rate": 1e-8}
 RING = {"retention": "ring", "slices": 4, "period": "2000w"}

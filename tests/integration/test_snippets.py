@@ -6,10 +6,11 @@ import re
 
 import click
 import pytest
+from support.compiled import COMPILING
 from support.pages import LANGUAGES, PAGES, ROOT, Session, blocks_of
 from urifilter_redis.cli import main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(COMPILING)]
 
 #: The page whose snippets are no slow test; tests/packaging follows the tutorial, too.
 QUICK = ("README.md",)

@@ -12,13 +12,14 @@ import pytest
 
 PEERS = Path(__file__).parents[1] / "peers"
 
-#: Seconds for which a compiler, or a download of what it needs, may run: the first one compiles Go's own libraries.
-PATIENCE = 600
+#: Seconds for which a compiler, or a download of what it needs, may run: the first one compiles Go's own libraries,
+#: which takes a busy machine minutes.
+COMPILING = 900
 
 
 def _run(command: Sequence[object], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*map(str, command)], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE
+        [*map(str, command)], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMPILING
     )
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from support.compiled import COMPILING
 from support.servers import PATIENCE, wait_until
 from urifilter_redis import UriFilter
 from urifilter_redis.sdk import FilterAPIClient
@@ -134,6 +135,7 @@ class Session:
         (work / "examples").symlink_to(ROOT / "examples")
         monkeypatch.chdir(work)
         monkeypatch.setenv("URIFILTER_REDIS_URL", redis_url)
+        monkeypatch.setenv("GOCACHE", os.environ.get("GOCACHE", str(Path.home() / ".cache" / "go-build")))
         monkeypatch.setenv("HOME", str(folder))
         monkeypatch.setenv("URIFILTER_DATA_DIR", str(folder / "data"))
         monkeypatch.setenv("URIFILTER_PORT", "0")
@@ -213,7 +215,7 @@ class Session:
         state = self._folder / "state"
         script = f"trap 'pwd >{state}.pwd; env -0 >{state}.env' EXIT\n{self._own(commands)}\n"
         done = subprocess.run(
-            ["bash", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE * 4
+            ["bash", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMPILING
         )
         kept = dict(each.split("=", 1) for each in Path(f"{state}.env").read_text().split("\0") if each)
         for name in {*os.environ, *kept} - {"_", "SHLVL", "PWD", "OLDPWD"}:
