@@ -41,7 +41,7 @@ def archive() -> None:
 
     \b
     Example:
-      urifilter archive list --archive file:///var/lib/urifilter
+      urifilter archive list --archive file:///var/lib/urifilter/archive
     """
 
 
@@ -65,7 +65,7 @@ def list_(options: Shared) -> None:
 
     \b
     Example:
-      urifilter archive list --archive file:///var/lib/urifilter
+      urifilter archive list --archive file:///var/lib/urifilter/archive
     """
     with _backend(options) as run:
         found = run(entries)
@@ -94,7 +94,7 @@ def show(options: Shared, name: str) -> None:
 
     \b
     Example:
-      urifilter archive show news --archive file:///var/lib/urifilter
+      urifilter archive show news --archive file:///var/lib/urifilter/archive
     """
     with _backend(options) as run:
         registration, found = run(lambda backend: show_filter(backend, name))
@@ -132,7 +132,7 @@ def verify(options: Shared, name: str | None) -> None:
 
     \b
     Example:
-      urifilter archive verify --archive file:///var/lib/urifilter
+      urifilter archive verify --archive file:///var/lib/urifilter/archive
     """
     with _backend(options) as run, bar(name or "archive") as report:
         found = run(lambda backend: verify_all(backend, name, report))
@@ -171,7 +171,7 @@ def export(options: Shared, name: str, file: Path) -> None:
 
     \b
     Example:
-      urifilter archive export news news.urifilter --archive file:///var/lib/urifilter
+      urifilter archive export news news.urifilter --archive file:///var/lib/urifilter/archive
     """
     with _backend(options) as run, bar(name) as report:
         found = run(lambda backend: export_filter(backend, name, file, report))
@@ -195,8 +195,8 @@ def import_(options: Shared, file: Path, shards: int | None) -> None:
 
     \b
     Example:
-      urifilter archive import news.urifilter --archive file:///var/lib/urifilter
-      urifilter archive import news.urifilter --archive file:///srv/cluster --shards 6
+      urifilter archive import news.urifilter --archive file:///var/lib/urifilter/archive
+      urifilter archive import news.urifilter --archive file:///var/lib/urifilter/cluster --shards 6
     """
     with _backend(options) as run, bar(file.name) as report:
         name, config = run(lambda backend: import_filter(backend, file, report, shards))
@@ -219,7 +219,7 @@ def prune(options: Shared, name: str | None, older_than: str) -> None:
 
     \b
     Example:
-      urifilter archive prune --archive file:///var/lib/urifilter --older-than 1d
+      urifilter archive prune --archive file:///var/lib/urifilter/archive --older-than 1d
     """
     age = 0.0 if older_than == "0s" else float(seconds_of(period_of(older_than)))
     with _backend(options) as run:

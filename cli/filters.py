@@ -21,13 +21,14 @@ from urifilter_redis import (
     list_filters,
 )
 from urifilter_redis.base_blocking import run
+from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.digest import HASHES
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
 from urifilter_redis.bloom.retention import EXPIRE_AFTER, RETENTIONS, WRITES
 from urifilter_redis.bloom.sizing import LAYOUTS, size_text
 from urifilter_redis.flows.loss import loss_text
 from urifilter_redis.flows.probe import has_module
-from urifilter_redis.protocol.config import allows_module
+from urifilter_redis.protocol.config import Config, allows_module
 
 from .common import (
     Decorator,
@@ -161,13 +162,13 @@ def create(
     elif settings["capacity"] is None:
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
-        found = new.info()
+        found, config = new.info(), new.config
     if context.get_parameter_source("layout") is ParameterSource.DEFAULT and like is None:
         _mention_module(options, found)
     if options.json:
         print_json(found.to_dict())
     else:
-        click.echo(f"{name}: {_described(found)}")
+        click.echo(f"{name}: {_described(config)}")
 
 
 def _mention_module(options: Shared, found: FilterInfo) -> None:
@@ -179,14 +180,16 @@ def _mention_module(options: Shared, found: FilterInfo) -> None:
         say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
 
 
-def _described(found: FilterInfo) -> str:
-    time = f", {found.retention}" if found.retention != "forever" else ""
-    if found.period:
-        time += f" over {found.slices} periods of {found.period}"
-    size = size_text(found.segments * found.segment_bytes)
-    shards = "" if found.shards == 1 else f" in {found.shards} shards"
-    each = " a slice" if found.retention != "forever" else ""
-    return f"{found.capacity:,} items at {found.error_rate:g}, {found.layout}{time}, {size}{each}{shards}"
+def _described(config: Config) -> str:
+    """Return the settings and the memory, which is that of `urifilter plan`."""
+    time = f", {config.retention}" if config.retention != "forever" else ""
+    if config.period:
+        time += f" over {config.slices} periods of {config.period}"
+    shards = "" if config.shards == 1 else f", {config.shards} shards"
+    # an archive elsewhere has the closed slices of a rolling filter
+    size = size_text(memory_when_full(config, closed=config.archive in {None, "redis"}))
+    when = "at first" if config.retention == "growing" else "when full"
+    return f"{config.capacity:,} items at {config.error_rate:g}, {config.layout}{time}{shards}, {size} {when}"
 
 
 @click.command(name="list")

@@ -67,7 +67,7 @@ def serve(
     keeps = [bound.fileno()]
     held = server.held_signals()
     with held as release, background(daemon=daemon, pidfile=pidfile, log_file=log_file, keeps=keeps):
-        say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port} (older interface: {settings.path})")
+        say(f"listens at http://{f'[{host}]' if ':' in host else host}:{port}")
         server.serve(settings, bound, release, read, log_file, daemon=daemon)
 
 

@@ -45,7 +45,7 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
 
     \b
     Example:
-      urifilter checkpoint news --archive file:///var/lib/urifilter
+      urifilter checkpoint news --archive file:///var/lib/urifilter/archive
     """
     with UriFilter.open(name, **options.filter()) as opened, steps(opened, name, quiet=quiet):
         done = opened.checkpoint(full=full)
@@ -68,7 +68,7 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
 
     \b
     Example:
-      urifilter restore news --archive file:///var/lib/urifilter
+      urifilter restore news --archive file:///var/lib/urifilter/archive
     """
     where = options.where()
     connector, session = connect(name, where["redis"], where["prefix"], where["timeouts"], options.archive)
@@ -177,7 +177,7 @@ def worker(
 
     \b
     Example:
-      urifilter worker --archive file:///var/lib/urifilter --checkpoint-every 5m
+      urifilter worker --archive file:///var/lib/urifilter/archive --checkpoint-every 5m
     """
     if context.invoked_subcommand is not None:
         return

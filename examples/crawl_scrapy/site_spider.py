@@ -1,8 +1,9 @@
 """A spider that fetches each page of a site once, however many of it run at the same time.
 
-Run it in this folder, in several terminals, each from another page:
+It needs the extra ``scrapy``: ``pip install '.[scrapy]'`` in the checkout. Run it in this folder, in several terminals,
+each from another page. ``-o`` appends to the file, which ``-O`` would replace at each run:
 
-    SCRAPY_SETTINGS_MODULE=settings python -m scrapy crawl site -a url=https://docs.python.org/3/ -O pages.jsonl
+    SCRAPY_SETTINGS_MODULE=settings python -m scrapy crawl site -a url=https://docs.python.org/3/ -o pages.jsonl
 """
 
 from collections.abc import AsyncIterator, Iterator

@@ -55,7 +55,7 @@ def test_version():
 def test_create_info_list_drop(there):
     """The life of a filter, in text and JSON."""
     out, err = cli.run("create", "news", "--capacity", "100k", "--error-rate", "1e-3", "--layout", "classic")
-    assert (out, err) == (b"news: 100,000 items at 0.001, classic, 180 kB\n", "")
+    assert (out, err) == (b"news: 100,000 items at 0.001, classic, 197 kB when full\n", "")
     assert cli.run("create", "news", "--capacity", "1e5", "--error-rate", "1e-3", "--layout", "classic")[0] == out
     info = json.loads(cli.run("info", "news", "--json")[0])
     assert list(info)[:2] == ["name", "uid"]

@@ -166,9 +166,9 @@ def test_max_age(there):
 
 
 def test_create_says_what_it_made(there):
-    """Retention, window and the size of a slice."""
+    """Retention, window and the memory that `plan` shows."""
     assert cli.run("create", "ring", *RING)[0] == (
-        b"ring: 10,000 items at 0.0001, blocked, ring over 3 periods of 1d, 22.7 kB a slice\n"
+        b"ring: 10,000 items at 0.0001, blocked, ring over 3 periods of 1d, 98.7 kB when full\n"
     )
     assert (
         "slices is not for retention forever" in cli.run("create", "x", "--capacity", "1k", "--slices", "3", code=2)[1]

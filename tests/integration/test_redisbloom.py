@@ -269,7 +269,7 @@ def test_command_line(bloom):
     assert mention not in here("create", "plain", "--capacity", "1k")[1]  # as a cron job does each day
     assert mention not in here("create", "rolling", "--capacity", "1k", *RING_OPTIONS, "--retention", "rolling")[1]
     out, said = here("create", "news", "--capacity", "1k", "--layout", "redisbloom")
-    assert out == b"news: 1,000 items at 0.0001, redisbloom, 2.58 kB\n"
+    assert out == b"news: 1,000 items at 0.0001, redisbloom, 3.16 kB when full\n"
     assert said == ""
     assert "layout redisbloom has no archive" in here("checkpoint", "news", code=2)[1]
     assert b"was seen\n" not in here("add", "--filter", "news", given=b"a\nb\n")[0]

@@ -53,6 +53,49 @@ def test_every_block_is_run_or_says_why_not(page):
     assert wrong == []
 
 
+#: The commands that readers do not see, by page and first words, and why nobody needs to type them.
+HIDDEN = {
+    ("README.md", "venv/bin/urifilter dedupe"): "the command above, which the text has the reader run again",
+    ("docs/install.md", "mkdir -p wheels elsewhere"): "the copy to the other machine, which the text asks for",
+    ("docs/how-to/from-scrapy-redis.md", 'python -c "import hashlib, redis\nold = '): "the SETs that the reader has",
+    ("docs/how-to/from-scrapy-redis.md", "mkdir job"): "the JOBDIR that the reader has",
+}
+
+
+def test_no_page_hides_a_command_that_a_reader_needs():
+    """What is hidden has a reason, and no reason is left of what is shown by now."""
+    reasons, unknown = set(HIDDEN), []
+    for page in PAGES:
+        for block in blocks_of(page):
+            if block.language == "run":
+                found = {each for each in HIDDEN if each[0] == name_of(page) and block.code.startswith(each[1])}
+                reasons -= found
+                unknown += [] if found else [(name_of(page), block.line)]
+    assert (unknown, reasons) == ([], set())
+
+
+#: What needs an extra, and the extra.
+EXTRAS = {"urifilter serve": "server", "urifilter_redis.sdk": "sdk", "urifilter_redis.scrapy": "scrapy"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_reader_sees_what_to_do(page):
+    """The text names the file to write, the terminal for what goes on, and the extra that a command needs."""
+    text, wrong = page.read_text(), []
+    for block in blocks_of(page):
+        name = block.comment("file")
+        if name is not None and f"`{name}`" not in block.lead:
+            wrong.append((block.line, f"the text does not say that the block is {name}"))
+        if "in the background" in block.comments and "terminal" not in block.lead:
+            wrong.append((block.line, "the text does not say that the command goes on in a terminal of its own"))
+        wrong += [
+            (block.line, f"the page does not say that {what} needs the extra {extra}")
+            for what, extra in EXTRAS.items()
+            if block.is_run and what in block.code and not re.search(rf"\[[\w,]*\b{extra}\b", text)
+        ]
+    assert wrong == []
+
+
 LIES = {
     "a value": "```python\n1 + 1  # 3\n```\n",
     "what is printed": "```python\nprint(2)  # 3\n```\n",

@@ -1,5 +1,8 @@
 """The snippets of a page, run in order as one session of a reader: one server, one folder, one set of Python names.
 
+The reader has installed as the README says, and has another server at ``REDIS`` as well. So commands and Python ask
+the embedded server, unless the page names the other one where the reader sees it.
+
 Comments of HTML, which readers do not see, tell more of a snippet:
 
 - ``<!-- not run: REASON -->`` before a block: it is an excerpt, or needs something that tests do not have.
@@ -7,7 +10,7 @@ Comments of HTML, which readers do not see, tell more of a snippet:
 - ``<!-- in the background -->`` before a block of ``sh``: its command goes on until the page ends.
 - ``<!-- source: NAME -->`` before a block: it is a file of the tree.
 - ``<!-- file: NAME -->`` before a block of any language: it is written to this file, for the commands below it.
-- ``<!-- run: COMMANDS -->`` anywhere: commands that a reader need not see.
+- ``<!-- run: COMMANDS -->`` anywhere: commands that no reader needs; ``test_snippets.py`` has their reasons.
 """
 
 from __future__ import annotations
@@ -65,12 +68,16 @@ _VALUE = re.compile(r"True\b|False\b|None\b|-?\d|[\[({'\"<]|b'|[A-Z]\w*\(")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, or commands that readers do not see (``run``)."""
+    """A fenced block of a page, or commands that readers do not see (``run``).
+
+    ``lead`` is the text that leads to the block, after the block before it.
+    """
 
     line: int
     language: str
     code: str
     comments: tuple[str, ...] = ()
+    lead: str = ""
 
     def comment(self, kind: str) -> str | None:
         """Return the text of the comment of a kind before the block."""
@@ -90,8 +97,10 @@ def blocks_of(page: Path) -> list[Block]:
     text = page.read_text()
     found: list[Block] = []
     comments: list[str] = []
+    lead = ""
     fences = end = 0
     for match in _TOKEN.finditer(text):
+        lead += text[end : match.start()]
         if text[end : match.start()].strip():
             comments = []
         end, line = match.end(), text.count("\n", 0, match.start()) + 1
@@ -103,8 +112,8 @@ def blocks_of(page: Path) -> list[Block]:
             continue
         fences += 2
         if not match["language"].startswith(("{", "mermaid")):  # the build of the site runs these
-            found.append(Block(line, match["language"], textwrap.dedent(match["code"]), tuple(comments)))
-        comments = []
+            found.append(Block(line, match["language"], textwrap.dedent(match["code"]), tuple(comments), lead))
+        comments, lead = [], ""
     assert fences == len(_FENCE.findall(text)), f"{page.name}: a block begins or ends in a way that no test reads"
     return found
 
@@ -134,7 +143,7 @@ class Session:
         work.mkdir()
         (work / "examples").symlink_to(ROOT / "examples")
         monkeypatch.chdir(work)
-        monkeypatch.setenv("URIFILTER_REDIS_URL", redis_url)
+        monkeypatch.delenv("URIFILTER_REDIS_URL", raising=False)  # the README's installation has an embedded server
         monkeypatch.setenv("GOCACHE", os.environ.get("GOCACHE", str(Path.home() / ".cache" / "go-build")))
         monkeypatch.setenv("HOME", str(folder))
         monkeypatch.setenv("URIFILTER_DATA_DIR", str(folder / "data"))

@@ -17,8 +17,9 @@ from typing import Any
 
 from support import cli
 from support.servers import PATIENCE, wait_until
+from urifilter_redis.http_api import DEFAULT_PATH
 
-_LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+) \(older interface: (/\S*)\)$", re.MULTILINE)
+_LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+)$", re.MULTILINE)
 
 
 class Service:
@@ -46,7 +47,7 @@ class Service:
             )
         try:
             found = wait_until(self._listens, "the service does not listen")
-            self.port, self.path = int(found[1]), found[2]
+            self.port, self.path = int(found[1]), DEFAULT_PATH
             self.url = f"http://127.0.0.1:{self.port}"
             wait_until(self._healthy, "the service does not answer")
         except BaseException as error:
