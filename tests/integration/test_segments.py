@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import tempfile
@@ -15,7 +16,7 @@ from support.shard import md5
 from support.states import dumped
 
 from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
-from urifilter_redis.archive.export import export
+from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import PREFIXES, shards_of
@@ -68,11 +69,11 @@ def of_segments(make_filter, monkeypatch):
 
 def bitmaps(news: UriFilter, client) -> dict[str, bytes]:
     """Return the bitmaps of a filter by slice and number of the segment, of the whole filter."""
-    found, row = {}, news.config.today.segments
+    found = {}
     for shard in range(news.config.shards):
         for slice_ in news.view(shard).slices:
             for number, key in enumerate(map(news._session.keys.shard(shard).slice, slice_.names)):
-                found[f"{slice_.name} {shard * row + number}"] = client.getrange(key, 0, -1)
+                found[f"{slice_.name} {shard * slice_.segments + number}"] = client.getrange(key, 0, -1)
     return found
 
 
@@ -161,6 +162,103 @@ def test_growing(server, of_segments, shards):
     assert not any(news.insert_many(items))
     assert [each.segments for each in news.view(0).slices] == [SEGMENTS // shards] * 2
     assert news.info().error_rate_now <= 1e-5
+
+
+@pytest.fixture
+def of_growing_rows(make_filter, monkeypatch):
+    """Return a function that makes a growing filter of small bitmaps: further slices have more of them.
+
+    Of so many shards, the first slice has four bitmaps, and further ones 8 and 16.
+    """
+    limit = sizing.SLICE_LIMIT
+
+    def make(shards: int = 1, archive: str | None = None, **settings) -> UriFilter:
+        wanted = {"capacity": 8_000, "error_rate": 1e-4, "seed": 7, "retention": "growing"} | settings
+        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
+        monkeypatch.setattr(sizing, "ROWS", (4,))
+        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": 4})).segment_bytes)
+        news = make_filter(shards=shards, archive=archive, **wanted)
+        assert (news.config.shards, news.config.segments) == (shards, 4)
+        return news
+
+    return make
+
+
+def rows_of(news: UriFilter) -> list[int]:
+    return [each.segments for each in news.view(0).slices]
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_growing_rows(server, of_growing_rows, folder, tmp_path, shards):
+    """A slice of a growing filter has twice the bitmaps of the one before; no answer and no copy suffers by that."""
+    news = of_growing_rows(shards, archive=folder)
+    items = [f"https://example.com/{number}" for number in range(70_000)]
+    assert sum(news.insert_many(items)) >= len(items) - 25
+    assert not any(news.insert_many(items))
+    rows = rows_of(news)
+    assert [*dict.fromkeys(rows)] == [4 // shards, 16 // shards]
+    assert sum(news.contains_many(f"https://example.org/{number}" for number in range(50_000))) <= 25
+    news.forget(items[:10])
+    news.checkpoint()
+    file, some = tmp_path / "news.urifilter", random.Random(7).sample(items, 2_000)
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    with contextlib.closing(ExportedFilter(file)) as exported:
+        assert exported.ages([*some, items[0]]) == news.ages([*some, items[0]])
+    with server.client() as client:
+        before = bitmaps(news, client)
+        for slice_ in news.view(0).slices:  # one bitmap of each slice is lost
+            client.delete(news._session.keys.shard(0).slice(slice_.names[-1]))
+        assert opened(server, news).restored.shards == 1
+        assert bitmaps(news, client) == before
+        client.flushall()
+        assert opened(server, news).restored.shards == shards
+        assert bitmaps(news, client) == before
+    assert sum(news.insert_many(items)) == 10
+    more = [f"https://example.com/more/{number}" for number in range(40_000)]
+    assert sum(news.insert_many(more)) >= len(more) - 25
+    assert len(rows_of(news)) > len(rows)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+def test_growing_rows_move(server, of_growing_rows, folder, tmp_path, before, after):
+    """In another number of shards each row is cut anew, and the next ones are as they would have been."""
+    news, there = of_growing_rows(before, archive=folder), (tmp_path / "there").as_uri()
+    items = [f"https://example.com/{number}" for number in range(40_000)]
+    news.insert_many(items)
+    with server.client() as client:
+        ages, rows, bits, told = news.ages(items), rows_of(news), bitmaps(news, client), news.info()
+        moved(news, folder, there, after)
+        with UriFilter.open("news", redis=server.url, archive=there) as found:
+            assert bitmaps(found, client) == bits
+            assert found.ages(items) == ages
+            assert rows_of(found) == [each * before // after for each in rows]
+            now = found.info()
+            assert (now.inserted, now.epoch) == (told.inserted, told.epoch)
+            more = [f"https://example.com/more/{number}" for number in range(60_000)]
+            assert sum(found.insert_many(more)) >= len(more) - 25
+            assert len(rows_of(found)) > len(rows)
+            found.drop()
+
+
+@pytest.mark.slow
+def test_growing_rows_without_memory(server, of_growing_rows):
+    """A server that has no room for a whole row gets back what was made of it, and answers what it can."""
+    news = of_growing_rows(capacity=400_000)
+    items = [f"https://example.com/{number}" for number in range(390_000)]
+    news.insert_many(items)
+    more = [f"https://example.com/more/{number}" for number in range(40_000)]
+    with server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 2 * news.config.bytes)
+        try:
+            with pytest.raises(ServerUnavailable, match="memory") as caught:
+                news.insert_many(more)
+            assert client.keys("*today_next*") == []
+            assert all(news.contains_many(items[:1000]))
+        finally:
+            client.config_set("maxmemory", 0)
+    assert sum(news.insert_many(more, retry=caught.value)) >= len(more) - 25
+    assert not any(news.insert_many([*items[:1000], *more]))
+    assert rows_of(news) == [4, 16]
 
 
 @pytest.mark.parametrize("kind", ["blocked", "ring"])

@@ -13,7 +13,7 @@ from support.by_hand import config_of, meta_of
 
 from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
-from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, SLICE_LIMIT
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.service.settings import FilterSettings
@@ -67,16 +67,28 @@ def test_shares_of_a_growing_filter(rate):
 
 @pytest.mark.parametrize("more", [{}, {"layout": "classic", "error_rate": 1e-3}])
 def test_growing_slices(more):
-    """Each holds twice the one before, until a bitmap is as large as one may be; after a hundred there is none."""
+    """Each holds twice the one before, until its bitmaps are the largest and the most; a shard has at most 900."""
     config = config_of(retention="growing", capacity=10**4, **more)
     made = [growing_slice(config, index) for index in range(retention.GROWN_LIMIT + 1)]
     there = [each for each in made if each]
     assert made[len(there) :] == [None] * (len(made) - len(there))
     assert len(there) <= retention.GROWN_LIMIT
     assert all(each.segment_bytes <= SLICE_LIMIT for each in there)
-    assert [each.shard_capacity for each in there[:4]] == [there[0].shard_capacity * 2**n for n in range(4)]
+    rows = [each.segments for each in there]
+    assert [each.shard_capacity for each in there[:10]] == [there[0].shard_capacity * 2**n for n in range(10)]
+    assert (rows, rows[-1]) == (sorted(rows), GROWN_SEGMENTS)
+    assert sum(rows) <= retention.BITMAPS_A_SHARD
     assert slices_at(config, config.today, len(there)) == []
     assert len(slices_at(config, config.today, len(there) - 1)) == len(there)
+
+
+def test_growing_slices_of_other_shards():
+    """Their bitmaps do not depend on the number of shards."""
+    asked = {"retention": "growing", "capacity": 20_000_000}
+    assert config_of(**asked).segments == 4
+    made = [[growing_slice(config_of(**asked, shards=shards), index) for index in range(50)] for shards in (1, 2, 4)]
+    of_whole = [[(each.segments, each.units, each.segment_capacity) for each in slices] for slices in made]
+    assert of_whole[1:] == [of_whole[0]] * 2
 
 
 def test_what_cannot_grow():

@@ -195,6 +195,7 @@ class ExportedFilter:
         self._digester = make_digester(self.config.normalize, self.config.hash, self.config.seed, self.config.rules)
         self._spans: dict[str, list[tuple[int, int]]] = {}
         self._forgotten: dict[int, set[bytes]] = {}
+        self._rows = [each.rows for each in self.checkpoints]
         self._cached_piece = functools.lru_cache(PIECES_KEPT)(self._bitmap_piece)
 
     def _header(self) -> _Header:
@@ -266,9 +267,7 @@ class ExportedFilter:
             self._forgotten[shard] = {each for each, _ in split_forgotten(data)[0]}
         if digest in self._forgotten[shard]:
             return 0
-        # Bitmaps stand slice by slice, each slice a row of equally many.
-        row = self.config.today.segments
-        bitmaps = range(shard_of(digest, self.config.segments) - shard * row, len(checkpoint.bitmaps), row)
+        bitmaps = [row[shard_of(digest, self.config.shards * len(row)) % len(row)] for row in self._rows[shard]]
         tested = bitmaps[-max_age:][::-1]
         tested = tested[-1:] if self.config.write == "all" else tested
         for age, bitmap in enumerate(tested, 1):

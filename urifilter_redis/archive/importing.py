@@ -194,16 +194,15 @@ class Resharded:
         The number of a shard is divided by the bits that are set: its bitmaps are of equal size. The closed slices of a
         rolling filter are merged in its history.
         """
-        row, live = self._exported.config.today.segments, self._states[0].view.slices
         made = [[0.0] * (len(self._states[0].closed) + 1) for _ in range(self.config.shards)]
         for old, (state, checkpoint) in enumerate(zip(self._states, self._exported.checkpoints, strict=True)):
-            bits = [self._bits_of(each.content) for each in checkpoint.bitmaps]
+            bits, rows = [self._bits_of(each.content) for each in checkpoint.bitmaps], checkpoint.rows
             for at, each in enumerate([*state.closed, state]):
-                age = len(live) - 1 if each is state else 0 if self.config.retention == "rolling" else at
-                theirs = bits[age * row : (age + 1) * row]
-                for segment, number in enumerate(theirs, old * row):
-                    shard = segment * self.config.shards // self.config.segments
-                    made[shard][at] += getattr(each, field) * number / max(1, sum(theirs))
+                age = -1 if each is state else 0 if self.config.retention == "rolling" else at
+                theirs = bits[rows[age].start : rows[age].stop]
+                row = len(theirs) * len(self._states) // self.config.shards  # bitmaps of a new shard
+                for segment, number in enumerate(theirs, old * len(theirs)):
+                    made[segment // row][at] += getattr(each, field) * number / max(1, sum(theirs))
         rounded = [_rounded(column) for column in zip(*made, strict=True)]
         return [list(each) for each in zip(*rounded, strict=True)]
 
@@ -234,7 +233,7 @@ class Resharded:
             opened, ended = max(each.opened for each in theirs), max(each.closed for each in theirs)
             closed.append(Closed(theirs[0].epoch, opened, ended, inserted[at], new[at]))
         last_seen = config.expire_after == "last-seen"
-        row = [replace(each, segments=config.today.segments) for each in first.view.slices]
+        row = [replace(each, segments=each.segments * len(states) // config.shards) for each in first.view.slices]
         sizing = growing_slice(config, first.epoch) if config.retention == "growing" else None
         first_of = [old * config.shards // len(states) for old in range(len(states))]
         values: dict[str, object] = {
@@ -259,16 +258,12 @@ class Resharded:
     def _checkpoint(self, shard: int, fields: dict[str, str], records: dict[str, Content]) -> Checkpoint:
         config, theirs = self.config, self._exported.checkpoints
         state = ShardState.from_meta(fields | {"uid": config.uid}, self.name)
-        old_row, row, number = (
-            self._exported.config.today.segments,
-            config.today.segments,
-            max(t.number for t in theirs),
-        )
+        number, rows = max(each.number for each in theirs), [each.rows for each in theirs]
         bitmaps = []
         for age, slice_ in enumerate(state.view.slices):
-            for segment in range(row):
-                old, at = divmod(shard * row + segment, old_row)
-                content = theirs[old].bitmaps[age * old_row + at].content
+            for segment in range(slice_.segments):
+                old, at = divmod(shard * slice_.segments + segment, len(rows[0][age]))
+                content = theirs[old].bitmaps[rows[old][age][at]].content
                 known = (config, self.name, shard, state, slice_)
                 bitmaps.append(Manifest.of(*known, kind="checkpoint", segment=segment, number=number, content=content))
         return Checkpoint(

@@ -217,11 +217,11 @@ def shards_needed(settings: Shape) -> int | None:
 def growing_slice(config: Shape, index: int) -> Sizing | None:
     """Return the geometry of slice ``index`` (from 0) of a growing filter; None if no such slice can be made.
 
-    Each slice holds twice the items of the one before, until a bitmap reaches its limit; later slices stay there.
+    Each slice holds twice the items of the one before, until it has the most and largest bitmaps; later slices stay
+    there.
     """
-    if index >= GROWN_LIMIT:
-        return None
-    return grown(size_first(config), index, growing_share(config.error_rate, index))
+    made = grown(size_first(config), index, growing_share(config.error_rate, index)) if index < GROWN_LIMIT else None
+    return made if made and (index + 1) * made.slice().segments <= BITMAPS_A_SHARD else None
 
 
 def check_growth(settings: Shape, first: Sizing) -> None:

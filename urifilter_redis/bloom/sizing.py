@@ -65,6 +65,9 @@ _WORTH_A_LARGER_K = 0.05  # a larger k must save more than this share of the bit
 _HEADER, _LONG, _LONG_HEADER = 6, 2**16, 10
 _KEY_AND_OBJECT = 88
 _SMALL_CLASSES = 128  # bytes up to which jemalloc's classes are 16 apart
+#: Most bitmaps of a slice of a growing filter, if its first has fewer: who finds the filter full allocates the next
+#: row, in some 10 ms a bitmap.
+GROWN_SEGMENTS = 16
 #: A further slice of a growing filter is worth making if it holds so many items, or as many as the first slice.
 _FEWEST_GROWN = 1000
 _STEPS = 200  # steps of the numeric integral of ``wrongly_skipped``
@@ -396,8 +399,9 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
 def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
-    The slice holds 2^index times the items of the first slice, or as many as fit into ``slice_limit``. It has the
-    layout, k, shards and segments of slice 0, which is ``first``, and a ``share`` in the error rate.
+    The slice holds 2^index times the items of the first slice, or as many as fit. It has the layout, k and shards of
+    slice 0, which is ``first``, and a ``share`` in the error rate. Its bitmaps become larger up to ``slice_limit``, and
+    then twice as many up to ``GROWN_SEGMENTS``. Nothing depends on the number of shards.
     """
     if index == 0:
         return first
@@ -407,13 +411,22 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
         most = int(min(bits / _module_bits_per_item(share), share * bits**2 / (2 * COINCIDENCES)))
     else:
         most = _items_within(layout, k, units_within(layout, k, SLICE_LIMIT), share)
-    capacity = min(first.segment_capacity * 2**index, most)
+    wanted, segments = first.segment_capacity * 2**index, first.segments
+    while layout != REDISBLOOM and wanted > most and 2 * segments <= GROWN_SEGMENTS:
+        wanted, segments = wanted // 2, 2 * segments
+    capacity = min(wanted, most)
     if capacity < min(first.segment_capacity, _FEWEST_GROWN):
         return None
     if layout == REDISBLOOM:
         return _of_the_module(capacity * first.shards, share, first.shards, capacity)
-    units = _units_for(layout, k, capacity, share)
-    return replace(first, capacity=capacity * first.segments, error_rate=share, segment_capacity=capacity, units=units)
+    return replace(
+        first,
+        capacity=capacity * segments,
+        error_rate=share,
+        segments=segments,
+        segment_capacity=capacity,
+        units=_units_for(layout, k, capacity, share),
+    )
 
 
 def allocated(length: int) -> int:

@@ -345,8 +345,8 @@ class _Restorer:
                 yield from self._beat()
         contained = False
         if checkpoint and epoch in slices:
-            today = checkpoint.bitmaps[-self._config.today.segments :]
-            contained = yield from self._contains(slices[epoch].content, [each.content for each in today])
+            today = [checkpoint.bitmaps[at].content for at in checkpoint.rows[-1]]
+            contained = yield from self._contains(slices[epoch].content, today)
         return Archived(checkpoint, number, slices, contained, tuple(problems))
 
     def _read_slice(self, key: Key, slices: dict[int, Manifest], problems: list[str]) -> Flow[None]:

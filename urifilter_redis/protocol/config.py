@@ -270,6 +270,11 @@ class Config(Shape):
         return self.retention in TIMED and self.archive in {None, "redis"}
 
     @property
+    def may_have_rows(self) -> bool:
+        """Whether a slice of a shard may have several segments: those of a growing filter get them as it grows."""
+        return self.segments > self.shards or (self.retention == "growing" and self.layout != REDISBLOOM)
+
+    @property
     def settings(self) -> FilterSettings:
         """The keyword arguments with which ``create`` makes a filter of the same geometry, hash and seed."""
         names = {each.name for each in fields(Settings)}

@@ -16,6 +16,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from urifilter_redis.bloom.digest import new_seed
@@ -372,6 +373,12 @@ class Checkpoint:
     dead_letters: Content
     previous: int = 0
     config: Config | None = field(default=None, repr=False)
+
+    @property
+    def rows(self) -> list[range]:
+        """The places in ``bitmaps`` of the segments of each live slice, oldest slice first."""
+        ends = accumulate((each.segments for each in self.shard_state().view.slices), initial=0)
+        return [range(start, end) for start, end in pairwise(ends)]
 
     @property
     def blobs(self) -> set[str]:
