@@ -29,8 +29,8 @@ SERVER_PACKAGES = (*EXTRA, "starlette", "pydantic")
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
 
-def unique(service, name, items, token=None) -> list:
-    answer = ask(service, "POST", service.path, {"filter_typeid": name, "URI_list": items}, token)
+def unique(service, name, items, token=None, path=None) -> list:
+    answer = ask(service, "POST", path or service.path, {"filter_typeid": name, "URI_list": items}, token)
     assert answer.status == 200, answer
     return answer.json()["URI_list_unique"]
 
@@ -112,7 +112,7 @@ def test_flags_beat_environment_beats_the_file(any_server, tmp_path):
     env["URIFILTER_REDIS_URL"] = "redis://env"
     with Service(any_server.url, "--prefix", "urifilter", **env) as service:
         assert (path(service), ask(service, "GET", "/v1/filters").json()) == ("/toml", {"filters": ["urifilter"]})
-        assert unique(service, "urifilter", ["1", "2", "3"]) == ["1", "2", "3"]
+        assert unique(service, "urifilter", ["1", "2", "3"], path="/toml") == ["1", "2", "3"]
 
 
 # filters

@@ -72,8 +72,9 @@ def test_every_link_leads_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_exists(page):
-    """Each file or folder of the project that a page names in code is there."""
-    assert [path for (path,) in named(page, _PATH) if not (ROOT / path).exists()] == []
+    """Each file or folder of the project that a page names in code is there, or is one that the reader writes."""
+    written = re.findall(r"^<!-- file: (\S+) -->$", page.read_text(), re.MULTILINE)
+    assert [path for (path,) in named(page, _PATH) if not (ROOT / path).exists() and path not in written] == []
 
 
 def test_every_function_of_the_walks_exists():
@@ -120,3 +121,21 @@ def test_every_decision_is_listed():
     pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
     wanted = [f"- [{page.read_text().splitlines()[0].removeprefix('# ')}]({page.name})" for page in pages]
     assert [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")] == wanted
+
+
+def test_the_index_of_tasks_is_that_of_the_sidebar():
+    """The groups, their pages and the order are the same, and each page has one title."""
+    folder, root = ROOT / "docs" / "how-to", (ROOT / "docs" / "index.md").read_text()
+    index: dict[str, list[str]] = {}
+    titles: dict[str, str] = {}
+    for group in re.split(r"^## ", (folder / "index.md").read_text(), flags=re.MULTILINE)[1:]:
+        found = re.findall(r"\| \[([^\]]+)\]\(([\w-]+)\.md\) \|$", group, re.MULTILINE)
+        index[group.splitlines()[0]] = [page for _, page in found]
+        titles |= {page: title for title, page in found}
+    sidebar = re.findall(r"^:caption: 'How to: ([^']+)'\n(.*?)^```", root, re.MULTILINE | re.DOTALL)
+    listed = {
+        name.capitalize(): re.findall(r"^how-to/(?!index)([\w-]+)$", pages, re.MULTILINE) for name, pages in sidebar
+    }
+    assert list(index.items()) == list(listed.items())
+    pages = {each.stem: each.read_text().splitlines()[0] for each in folder.glob("*.md") if each.stem != "index"}
+    assert {page: f"# {title}" for page, title in titles.items()} == pages
