@@ -1,4 +1,4 @@
-"""The backend of an archive outside Redis, as a Protocol; ``archive.backends`` has two: the folder and MongoDB.
+"""The backend of an archive outside Redis, as a Protocol; ``storage.backends`` opens two: the folder and MongoDB.
 
 A backend keeps blobs and documents. A blob is written once, under its own name. A document is small and names the blobs
 that count. It is replaced atomically, and only by a process that knows its present content. So a crash leaves at most

@@ -69,7 +69,7 @@ class Glance:
 
 
 class Overview:
-    """Dashboard at all filters, for concurrent tasks of one event loop."""
+    """The figures of all filters, read once for concurrent tasks of one event loop."""
 
     def __init__(self, filters: Filters, sampler: Sampler) -> None:
         """Read nothing yet."""
