@@ -21,6 +21,7 @@ from urifilter_redis.flows.samples import DAY, HOUR
 from urifilter_redis.service import BEGAN_VARIABLE
 from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.sampling import Sampler, now_in
+from urifilter_redis.service.tokens import EVERYTHING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -224,7 +225,7 @@ class Dashboard:
             "filters": [glance.rows[name] for name in names],
             **more,
             "redis": await self._examined() if token.may_use_all else None,
-            "service": self._service() if token.may_use_all else None,
+            "service": self._service(token) if token.may_use_all else None,
         }
 
     async def detail(self, token: Token, name: str) -> dict[str, Any]:
@@ -244,9 +245,12 @@ class Dashboard:
             "meta": self._filters.meta_of(name),
         }
 
-    def _service(self) -> dict[str, Any]:
-        """Return the state of the service: version, workers, and the seconds since it started."""
-        return {"version": __version__, "workers": self._workers, "uptime": time.time() - self._began}
+    def _service(self, token: Token) -> dict[str, Any]:
+        """Return the state of the service: version, workers, seconds since it started, and whether it has tokens."""
+        uptime = time.time() - self._began
+        return {
+            "version": __version__, "workers": self._workers, "uptime": uptime, "has_tokens": token is not EVERYTHING,
+        }  # fmt: skip
 
     async def _examined(self) -> dict[str, Any]:
         """Return the masters' versions, memory and uptime, and the doctor's findings, once for all who look at them."""
