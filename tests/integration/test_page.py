@@ -300,6 +300,21 @@ def test_a_filters_page(tab, make, redis):
     expect(page.locator("#known")).to_be_hidden()
 
 
+def test_nothing_is_of_no_use(tab, make):
+    """A slice that is fuller than the window is named; plots without samples, and Tokens, are left out."""
+    ring = make("crowded", 3000, retention="ring", slices=3, period="1d")
+    ring.insert_many(range(2400))
+    page = tab.open()
+    assert cells(page, "crowded", "full") == ["120 %"]
+    expect(page.get_by_role("link", name="Metrics")).to_be_visible()
+    expect(page.get_by_role("link", name="Tokens")).to_be_hidden()
+    visit(page, "crowded")
+    assert figures(page)["Items"] == ["2,400", "80 % of 3,000; the fullest slice: 120 %"]
+    expect(page.locator("#plots")).to_be_hidden()
+    expect(page.get_by_text("There is nothing to plot yet")).to_be_visible()
+
+
+@pytest.mark.slow
 def test_rules(tab, make):
     """A filter's page says how it normalises, and by which rules; one without rules says nothing of them."""
     make(
@@ -420,6 +435,7 @@ def test_plots(tab, make, redis):
         expect(page.get_by_role("button", name="Day")).to_have_attribute("aria-pressed", "true")
         assert speed.locator(".line").get_attribute("d") != line
         expect(page.locator("#plots-refused")).to_be_hidden()
+        expect(page.locator("#no-samples")).to_be_hidden()
 
 
 @pytest.mark.slow
@@ -485,7 +501,7 @@ def test_totals(tab):
     """All filters together: their speed and memory, and how full the fullest server is of what it may use."""
     master = {"name": "", "version": "Redis 7.0.15", "memory": 300, "limit": 1000, "uptime": 9, "persistence": "aof"}
     others = [master | {"name": "b", "limit": 400}, master | {"name": "c", "limit": None}]
-    service = {"version": "1", "workers": 1, "uptime": 5}
+    service = {"version": "1", "workers": 1, "uptime": 5, "has_tokens": False}
     usual = [row_of("news", speed=1.25), row_of("ring", speed=0.25), row_of("new")]
     texts = {
         "Redis uses 30 % of its maxmemory of 1 kB": [master],
@@ -574,7 +590,7 @@ def test_hidden_findings(tab, make):
     tab.page.clock.install(time=now)
     findings = [{"level": "note", "subject": each, "text": f"about {each}"} for each in ("replication", "rights")]
     state = {"masters": [], "findings": [*findings, {"level": "ok", "subject": "disk", "text": "well"}]}
-    service = {"version": "1", "workers": 1, "uptime": 5}
+    service = {"version": "1", "workers": 1, "uptime": 5, "has_tokens": False}
     answer(tab, "overview", json=told(row_of("news"), redis=state, service=service))
     page = tab.open()
     shown, hidden = page.locator("#findings li"), page.locator("#hidden-findings")

@@ -27,7 +27,7 @@ from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.filters import Filters, Measured
 from urifilter_redis.service.requests import PageQuery
 from urifilter_redis.service.sampling import Sampler, Series, now_in
-from urifilter_redis.service.tokens import Token
+from urifilter_redis.service.tokens import EVERYTHING, Token
 
 #: Reading all filters may take this share of the time, unless a result would then be older than so many seconds.
 SHARE = 0.006
@@ -217,7 +217,7 @@ class Dashboard:
             "filters": [glance.rows[name] for name in names],
             **more,
             "redis": await self._examined() if token.may_use_all else None,
-            "service": self._service() if token.may_use_all else None,
+            "service": self._service(token) if token.may_use_all else None,
         }
 
     async def detail(self, token: Token, name: str) -> dict[str, Any]:
@@ -237,9 +237,12 @@ class Dashboard:
             "meta": self._filters.meta_of(name),
         }
 
-    def _service(self) -> dict[str, Any]:
-        """Return the state of the service: version, workers, and the seconds since it started."""
-        return {"version": __version__, "workers": self._workers, "uptime": time.time() - self._began}
+    def _service(self, token: Token) -> dict[str, Any]:
+        """Return the state of the service: version, workers, seconds since it started, and whether it has tokens."""
+        uptime = time.time() - self._began
+        return {
+            "version": __version__, "workers": self._workers, "uptime": uptime, "has_tokens": token is not EVERYTHING,
+        }  # fmt: skip
 
     async def _examined(self) -> dict[str, Any]:
         """Return the masters' versions, memory and uptime, and the doctor's findings, once for all who look at them."""

@@ -375,6 +375,7 @@ class ServiceState(BaseModel):
     version: str = Field(description="the release")
     workers: int = Field(description="the number of workers")
     uptime: float = Field(description="seconds since it started")
+    has_tokens: bool = Field(description="whether this request had a token; false: the service asks for none")
 
 
 class Overview(BaseModel):

@@ -49,8 +49,10 @@ const keepsCheckpoints = ({ archive }) => archive !== null && archive !== "redis
 
 function figuresOf({ row, info, now, measured }) {
   const left = row.full_in === null ? "full: not foreseen" : row.full_in ? `full in ${span(row.full_in)}` : "full";
+  const share = row.items / row.capacity;
+  const fullest = row.full > share ? `; the fullest slice: ${percent(row.full)}` : "";
   return [
-    ["Items", whole(row.items), `${percent(row.items / row.capacity)} of ${whole(row.capacity)}`],
+    ["Items", whole(row.items), `${percent(share)} of ${whole(row.capacity)}${fullest}`],
     ["New items a second", speed(row.speed), row.retention === "growing" ? "grows" : left],
     ["Error rate now", oneIn(info.error_rate_now), `promised ${oneIn(info.error_rate)}`],
     ["Next rotation", due(info.next_rotation, now), info.period ? `every ${info.period}` : "nothing expires"],
@@ -155,6 +157,8 @@ part("plots").append(...Object.values(PLOTS).map(({ node }) => node));
 function showPlots() {
   const { told, span: chosen } = shown;
   const { at, ...columns } = told.plots[chosen];
+  part("plots").hidden = at.length < 2; // a line needs two
+  part("no-samples").hidden = !part("plots").hidden;
   for (const [name, plot] of Object.entries(PLOTS)) plot.show(at, columns[name], told.now - SPANS[chosen], told.now);
   const why = told.plots_refused && `Kept in the memory of one worker of this service only: ${told.plots_refused}`;
   write(part("plots-refused"), why);

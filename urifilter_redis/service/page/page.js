@@ -69,7 +69,8 @@ function showAll(told) {
   page.access = told.access;
   reveal(isEmpty ? "none" : "overview", "doctor", "status", ...(told.access === "admin" ? ["making"] : []));
   const ofAll = told.service !== null;
-  part("to-tokens").hidden = !ofAll;
+  part("to-metrics").hidden = !ofAll;
+  part("to-tokens").hidden = !told.service?.has_tokens;
   write(part("none-title"), ofAll ? "There is no filter yet" : "There is no filter for this token");
   part("none-help").hidden = !ofAll;
   if (!isEmpty) showOverview(told);
