@@ -201,7 +201,8 @@ class ModelServer:
             shard.stored.setdefault(keys[1], {})[field] = data
         return 1
 
-    def _build(self, keys, step, uid, epoch, token, number, oldest, offset, data, late):
+    def _build(self, keys, step, uid, epoch, token, number, oldest, offset, data, late, segment):
+        assert segment == 0, "a slice of the model has one segment"
         model = self._of(keys[0]).model
         if step == "archived":
             model.archived(epoch, token, number)
