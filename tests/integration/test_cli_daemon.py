@@ -114,7 +114,7 @@ def test_its_life(daemon):
 def test_a_service_answers_and_leaves_no_process(daemon):
     """Of two workers neither is left."""
     process = daemon.start("--workers", 2)
-    (port,) = re.findall(rf"^{re.escape(BEGUN['serve'])}(\d+) ", daemon.text(), re.MULTILINE)
+    (port,) = re.findall(rf"^{re.escape(BEGUN['serve'])}(\d+)\b", daemon.text(), re.MULTILINE)
     body = json.dumps({"items": ["a"]}).encode()
     with Raw(int(port)) as connection:
         assert connection.ask(request("POST", "/v1/filters/news/insert", body)).json()["new"] == [True]

@@ -173,7 +173,7 @@ def test_seen_items_make_nothing_grow(server):
 @pytest.mark.parametrize("capacity", [1, 1000, 10**6, 10**8])
 def test_slices(capacity, rate, layout):
     """Each is twice the one before until the limit, within its share; the shares stay under the error rate."""
-    if layout == "classic" and rate == 1e-8 and capacity >= 10**6:
+    if layout == "classic" and rate == 1e-8 and capacity >= 10**8:
         with pytest.raises(ValueError, match="cannot grow to more than .* times .* take layout blocked"):
             Settings(capacity=capacity, error_rate=rate, layout=layout, retention="growing")
         return

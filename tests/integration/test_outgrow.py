@@ -61,10 +61,11 @@ def test_the_page(make_server, cluster, tmp_path, shards):
     places = {
         "redis://old:6379/0": server.url,
         "redis+cluster://a:6379,b:6379,c:6379": cluster.cluster_url,
-        "file:///srv/archive": here,
-        "file:///srv/cluster": there,
+        "file:///var/lib/urifilter/archive": here,
+        "file:///var/lib/urifilter/cluster": there,
         "--shards 6": f"--shards {shards}",
     }
+    assert all(any(written in block for block in blocks) for written in places)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in blocks:
         for written, real in places.items():
