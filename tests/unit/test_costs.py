@@ -79,8 +79,9 @@ def test_a_rolling_filter_reads_the_other_slices(slices, others):
 
 
 def test_a_growing_filter_comes_to_full_slices():
-    """However small the first one is, the longest pause is that of a bitmap of the highest size."""
-    assert costs.rotation_cost(settings(retention="growing")).pause == pytest.approx(costs.TURN / 1000)
+    """However small the first one is, the longest pause is that of a bitmap of the highest size, and 16 are made."""
+    found = costs.rotation_cost(settings(retention="growing"))
+    assert (found.pause, found.shard) == pytest.approx((costs.TURN / 1000, 16 * costs.TURN / 1000))
 
 
 def test_a_module_allocates_as_it_is_written_to():

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from urifilter_redis.bloom.retention import TIMED, Shape, live_slices, memory, size_first
-from urifilter_redis.bloom.sizing import REDISBLOOM, slice_limit
+from urifilter_redis.bloom.sizing import REDISBLOOM, most_grown, slice_limit
 
 COMMAND = "python bench/shard.py --server redis"
 MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"
@@ -116,9 +116,11 @@ def rotation_cost(settings: Shape) -> RotationCost | None:
         return None
     first = size_first(settings)
     limit = slice_limit(settings.layout)
-    size = limit if settings.retention == "growing" else first.segment_bytes
+    size, segments = first.segment_bytes, first.segments
+    if settings.retention == "growing":  # its later slices have the largest bitmaps, and the most
+        size, segments = limit, most_grown(first)
     pause = (TURN_OF_MODULE if settings.layout == REDISBLOOM else TURN) / 1000 * size / limit
-    shard = pause * first.slice().segments
+    shard = pause * segments / first.shards
     if settings.retention == "rolling":
         others = max(0, (settings.slices or 0) - 2)
         shard += (BUILD + BUILD_SLICE * others) / 1000 * first.slice().whole.size / _MIB

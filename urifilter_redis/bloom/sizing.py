@@ -412,7 +412,7 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     else:
         most = _items_within(layout, k, units_within(layout, k, SLICE_LIMIT), share)
     wanted, segments = first.segment_capacity * 2**index, first.segments
-    while layout != REDISBLOOM and wanted > most and 2 * segments <= GROWN_SEGMENTS:
+    while wanted > most and segments < most_grown(first):
         wanted, segments = wanted // 2, 2 * segments
     capacity = min(wanted, most)
     if capacity < min(first.segment_capacity, _FEWEST_GROWN):
@@ -427,6 +427,14 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
         segment_capacity=capacity,
         units=_units_for(layout, k, capacity, share),
     )
+
+
+def most_grown(first: Sizing) -> int:
+    """Return the most bitmaps, over all shards, of a slice of a growing filter whose slice 0 is ``first``."""
+    segments = first.segments
+    while first.layout != REDISBLOOM and 2 * segments <= GROWN_SEGMENTS:
+        segments *= 2
+    return segments
 
 
 def allocated(length: int) -> int:
