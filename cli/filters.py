@@ -187,7 +187,7 @@ def _described(config: Config) -> str:
         time += f" over {config.slices} periods of {config.period}"
     shards = "" if config.shards == 1 else f", {config.shards} shards"
     # an archive elsewhere has the closed slices of a rolling filter
-    size = size_text(memory_when_full(config, closed=config.archive in {None, "redis"}))
+    size = size_text(memory_when_full(config, closed=not config.has_backend))
     when = "at first" if config.retention == "growing" else "when full"
     return f"{config.capacity:,} items at {config.error_rate:g}, {config.layout}{time}{shards}, {size} {when}"
 

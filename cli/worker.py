@@ -75,7 +75,7 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
     with UriFilter(connector, session) as opened:
         drive(restore_by_hand(session), connector, session.check)
         done = opened.restored
-        if opened.config.archive in {None, "redis"}:
+        if not opened.config.has_backend:
             raise click.UsageError(f"{name} was made without an archive")
         if named_backend(options.archive) is None:
             raise click.UsageError("from where? Say --archive or set URIFILTER_ARCHIVE")

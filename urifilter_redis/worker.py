@@ -191,7 +191,7 @@ class _LeasedWork:
     def _checkpoint(self, *, force: bool) -> dict[str, Any]:
         """Write a checkpoint if one is due; a rotation makes it due, so that a restore has the new slices."""
         opened = self._opened
-        if opened.config.archive in {None, "redis"}:
+        if not opened.config.has_backend:
             return self._worker.not_kept(opened.name)
         if not force and opened.checkpoint_age() < self._worker.every:
             return {}

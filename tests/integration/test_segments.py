@@ -19,7 +19,7 @@ from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilte
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
-from urifilter_redis.bloom.digest import PREFIXES, shards_of
+from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows import rotation
@@ -272,7 +272,7 @@ def test_a_lost_segment(server, of_segments, kind):
     lost = news._session.keys.shard(0).slice("history_1.4" if kind == "ring" else "today.4")
     with server.client() as client:
         client.unlink(lost)
-    of_it = [number * 18 >> 12 == 4 for number in shards_of(news._session.digester(items), PREFIXES)]
+    of_it = [number * 18 >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
     assert 0 < sum(of_it) < 100
     for item, is_lost in zip(items[:100], of_it, strict=False):
         if is_lost:

@@ -21,9 +21,6 @@ HASHES = ("mmh3", "md5", "blake2b")
 #: The bytes of a digest.
 SIZE = 16
 
-#: The values of a digest's top 12 bits, of which each shard, and each segment of a shard, has a range.
-PREFIXES = 4096
-
 _WORDS = struct.Struct("<4I")
 
 

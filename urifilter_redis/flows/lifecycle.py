@@ -218,7 +218,7 @@ def _finish_making(session: Session, meta: dict[str, str]) -> Flow[None]:
     """Check the archive of an existing filter, and complete or restore the filter."""
     if session.backend is not None:
         yield from _check_archive(session, session.backend)
-    if session.config.archive in {None, "redis"}:
+    if not session.config.has_backend:
         yield from _complete(session, meta)
         return
     yield Work("note", functools.partial(registry.remember, session))
@@ -288,11 +288,11 @@ def _check_archive(session: Session, backend: Backend) -> Flow[None]:
     there = yield from registered(backend, session.keys.name)
     if there is not None and there.uid != config.uid:
         text = f"there are two filters of this name: Redis has uid {config.uid}, and the named archive"
-        own = "without the archive" if config.archive in {None, "redis"} else "with its own archive"
+        own = "with its own archive" if config.has_backend else "without the archive"
         advice = f"to use the one in Redis, open it {own}; to restore the archive's, drop the one in Redis first"
         uids: dict[str, tuple[object, object]] = {"uid": (there.uid, config.uid)}
         raise ConfigMismatch(f"{session.where}: {text} has uid {there.uid}: {advice}", uids)
-    if config.archive in {None, "redis"} and session.insists:
+    if not config.has_backend and session.insists:
         differences: dict[str, tuple[object, object]] = {"archive": (backend.shown, config.archive)}
         text = f"archive is {config.archive!r} and not {backend.shown!r}"
         advice = "make another with create --like, and merge this one into it with union"

@@ -196,7 +196,7 @@ def _check_timed(session: Session) -> None:
     if retention not in TIMED:
         why = "it grows when it is full" if retention == "growing" else "nothing in it expires"
         raise UriFilterError(f"{session.where}: retention {retention} does not rotate: {why}")
-    if session.config.archive not in {None, "redis"}:
+    if session.config.has_backend:
         require_archive(session)  # opening a filter with its archive has checked that Redis is not older than that
 
 

@@ -265,9 +265,14 @@ class Config(Shape):
         return Slice("today", self.units, self.bytes, self.segments // self.shards)
 
     @property
+    def has_backend(self) -> bool:
+        """Whether the archive is outside Redis: in a folder or MongoDB."""
+        return self.archive not in {None, "redis"}
+
+    @property
     def turned_by_inserts(self) -> bool:
         """Whether clients that insert rotate the filter: a ring, or rolling whose closed slices are in Redis."""
-        return self.retention in TIMED and self.archive in {None, "redis"}
+        return self.retention in TIMED and not self.has_backend
 
     @property
     def may_have_rows(self) -> bool:

@@ -335,7 +335,7 @@ def _has_opened(task: asyncio.Task[Session]) -> bool:
 
 def _has_archive(session: Session) -> bool:
     """Whether a filter has an archive outside Redis."""
-    return session.config.archive not in {None, "redis"}
+    return session.config.has_backend
 
 
 def is_away(error: Exception) -> bool:
