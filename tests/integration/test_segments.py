@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,12 @@ def shards_of_kind(kind: str) -> tuple[int, ...]:
     return SHARDS[kind.startswith("rolling") :]
 
 
-WITH_SHARDS = [(kind, shards) for kind in KINDS for shards in shards_of_kind(kind)]
+def slow_but_last(cases: Sequence[tuple]) -> list:
+    """Of a kind's cases all but the last are slow tests."""
+    return [*(pytest.param(*case, marks=pytest.mark.slow) for case in cases[:-1]), cases[-1]]
+
+
+WITH_SHARDS = [case for kind in KINDS for case in slow_but_last([(kind, each) for each in shards_of_kind(kind)])]
 
 
 @pytest.fixture
@@ -219,7 +225,8 @@ def test_growing_rows(server, of_growing_rows, folder, tmp_path, shards):
     assert len(rows_of(news)) > len(rows)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 1)])
 def test_growing_rows_move(server, of_growing_rows, folder, tmp_path, before, after):
     """In another number of shards each row is cut anew, and the next ones are as they would have been."""
     news, there = of_growing_rows(before, archive=folder), (tmp_path / "there").as_uri()
@@ -377,7 +384,11 @@ def moved(news: UriFilter, folder: str, there: str, shards: int) -> None:
 
 
 MOVES = [(1, 3), (18, 1), (3, 18), (3, 2)]
-MOVES_OF_KIND = [(kind, *move) for kind in KINDS for move in ([(18, 3), (3, 18)] if "rolling" in kind else MOVES)]
+MOVES_OF_KIND = [
+    case
+    for kind in KINDS
+    for case in slow_but_last([(kind, *move) for move in ([(18, 3), (3, 18)] if "rolling" in kind else MOVES)])
+]
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), MOVES_OF_KIND)
