@@ -47,6 +47,8 @@ def test_wrong_arguments(shard, command):
         {"call_id": "nonsense"},
         {"call_id": "xyz/0/1/1"},
         {"call_id": "0123456789abcdef/0/1"},
+        {"call_id": "0123456789abcdef/0/1/1=0123"},
+        {"call_id": "0123456789abcdef/0/1/1=0123456789abcdefg"},
     ]
     for replaced in wrong:
         refused(shard, changed(shard, command, **replaced), "BADARG")
@@ -157,6 +159,26 @@ def test_call_id_with_other_items(shard, command):
 
 
 @pytest.mark.parametrize("command", WRITING)
+def test_call_id_of_a_part_of_a_request(shard, command):
+    """The request counts as a part of the items. A part without an item has a record of its own, and does nothing."""
+    requests = [f"={number}123456789abcdef" for number in range(2)]
+    ids = [shard.call_id(slot=slot) for slot in range(3)]
+    assert shard.ask(command, B, ids[0] + requests[0]) == [0]
+    assert shard.ask(command, b"", ids[1] + "+*" + requests[0]) == []
+    before = dumped(shard.client)
+    assert shard.ask(command, B, ids[0] + "+" + requests[0]) == [0]
+    assert shard.ask(command, b"", ids[1] + requests[0]) == []
+    for the_id, items in zip(ids[:2], (B, b""), strict=True):
+        for request in (requests[1], ""):
+            made = calls.items(command, shard.config, KEYS, shard.view, the_id + request, items)
+            refused(shard, made, "BADARG")
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, ids[1] + requests[0], B), "BADARG")
+    late = shard.call_id(slot=4, ahead=-1) + requests[0]
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, late, b""), "LATECALL")
+    assert before == dumped(shard.client)
+
+
+@pytest.mark.parametrize("command", WRITING)
 def test_lower_sequence(shard, command):
     """OLDCALL: a late duplicate of an earlier call of the slot."""
     shard.ask(command, A, shard.call_id(sequence=5))
@@ -195,14 +217,15 @@ def age(client, slot: int, ms: int) -> None:
     client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}", ms)
 
 
-def test_old_records_are_removed_by_those_who_add(client):
+@pytest.mark.parametrize(("items", "request_"), [(A, ""), (b"", "=0123456789abcdef")])
+def test_old_records_are_removed_by_those_who_add(client, items, request_):
     """Records over ten minutes old go as others are added; younger ones stay."""
     shard = Shard(client, geometry("blocked", 12, 100))
     for slot in range(50):
         shard.ask("insert", A, shard.call_id(slot=slot))
         age(client, slot, 601_000)
     for slot in itertools.count(100):
-        shard.ask("insert", A, shard.call_id(slot=slot))
+        shard.ask("insert", items, shard.call_id(slot=slot) + request_)
         young = b"0123456789abcdef/%d" % slot
         assert young in client.hkeys(KEYS.replies)
         if client.hkeys(KEYS.replies) == [young]:

@@ -13,6 +13,7 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -100,6 +101,7 @@ class Batch:
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
         claim_options: of a batch about claims, and None of any other. What they keep of items limits the calls, too.
         combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is alone.
+        first: of a keyed batch, the call that is answered before the others are sent; else None.
     """
 
     __slots__ = (
@@ -110,6 +112,7 @@ class Batch:
         "client",
         "combined",
         "command",
+        "first",
         "items",
         "key",
         "max_age",
@@ -142,6 +145,7 @@ class Batch:
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
         self.combined: object | None = None
+        self.first: OpenCall | None = None
         self.open: list[OpenCall] = []
         self._uncut: Uncut | None = None
         self.near, self._found = near, None if near is None else near.find(digests)
@@ -174,12 +178,23 @@ class Batch:
         """Whether there are more than ``most`` calls, and neither a near cache nor claim options."""
         return self.near is None and self.claim_options is None and (self._uncut is not None or len(self.open) > most)
 
-    def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
-        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
+    def name_calls(self, key: CallKey, shards: int, now: Callable[[int], int]) -> None:
+        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms.
+
+        A request of several calls has a first one, which is answered before the others are sent: it is refused if the
+        key has served another request, whose first one left a record with its digest. Of a filter with ``shards`` it is
+        a call to shard 0, maybe without an item, where all requests under this text have one. (Under a text with a slot
+        it is the first of its calls, because only a program that counts makes such texts, one for each request.)
+        """
+        if shards > 1 and self.open[0].shard > 0 and not (key.of_items or key.is_slot):
+            self.open.insert(0, OpenCall(0, range(0), b"", digests=[]))
+        request = "" if len(self.open) == 1 else blake2b(self.packed, digest_size=8).hexdigest()
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
-            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
+            call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
+            call.call_id = call_id._replace(request=request)
             parts[call.shard] += 1
+        self.first = self.open[0] if request else None
 
     @property
     def method(self) -> str:

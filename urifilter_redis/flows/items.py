@@ -156,8 +156,8 @@ def batch_of(  # noqa: PLR0913 - likewise
         claim_options=claim_options,
         part=PART if near is None and claim_options is None and call_key is None else None,
     )
-    if call_key is not None and batch.writes:
-        batch.name_calls(call_key, lambda shard: session.clock_of(shard).now())
+    if call_key is not None and batch.writes and batch.open:
+        batch.name_calls(call_key, config.shards, lambda shard: session.clock_of(shard).now())
     return batch
 
 
@@ -254,7 +254,9 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         forgets.forget(batch.digests)
     try:
         failed: dict[OpenCall, UriFilterError] = {}
-        if len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
+        if batch.first is not None and batch.first in batch.open:
+            failed = yield from _ask_window(session, batch, [batch.first])
+        if not failed and len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
             failed = yield from _ask_windows(session, batch)
         while batch.open and not failed:
             failed = yield from _ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
