@@ -233,7 +233,7 @@ def test_damaged_leases(admin, archived_filter, folder, tmp_path):
 
 def damage(folder, document) -> None:
     """Change a byte of the leases that a checkpoint names."""
-    (path,) = folder.rglob(document["leases"]["blob"] + "*")
+    (path,) = folder.rglob(document["records"]["leases"]["blob"] + "*")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
