@@ -28,7 +28,7 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.rules import canonical_rules
-from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, size, size_text
+from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, Sizing, size, size_text
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.extras import how_to_get
 from urifilter_redis.protocol.calls import items_a_call
@@ -205,14 +205,7 @@ class ClusterPlan:
         sizes = {"shard": self._written, "filter": self._written * self.sizing.shards}
         return {
             "filters": self.names,
-            "layout": self.settings.layout,
-            "retention": self.settings.retention,
-            "capacity": self.settings.capacity,
-            "error_rate": self.settings.error_rate,
-            "shards": self.sizing.shards,
-            "segments": self.sizing.segments,
-            "segment_bytes": self.sizing.segment_bytes,
-            "live_slices": live_slices(self.settings),
+            **_geometry(self.settings, self.sizing),
             "nodes": self.nodes,
             "a_node": self._shares(),
             "batch": self._asked.items,
@@ -282,6 +275,20 @@ class ClusterPlan:
         for key, microseconds in (("new", self._asked.new), ("seen", self._asked.seen)):
             found[key] = {part: 1e6 / microseconds * number / most for part, number in shards.items()}
         return found
+
+
+def _geometry(settings: Settings, sizing: Sizing) -> dict[str, Any]:
+    """Return what ``--json`` prints of a filter, on one server and on several."""
+    return {
+        "layout": settings.layout,
+        "retention": settings.retention,
+        "capacity": settings.capacity,
+        "error_rate": settings.error_rate,
+        "shards": sizing.shards,
+        "segments": sizing.segments,
+        "segment_bytes": sizing.segment_bytes,
+        "live_slices": live_slices(settings),
+    }
 
 
 def _even(masters: Sequence[int]) -> bool:
@@ -409,18 +416,11 @@ class Plan:
         """Return what ``--json`` prints."""
         sizing, settings = self.sizing, self.settings
         return {
-            "layout": sizing.layout,
-            "retention": settings.retention,
-            "capacity": settings.capacity,
-            "error_rate": settings.error_rate,
+            **_geometry(settings, sizing),
             "k": sizing.k,
             "bits_per_item": self.bits,
             "memory_at_first": sizing.memory,
             "memory_when_full": self.full,
-            "live_slices": self.slices,
-            "shards": sizing.shards,
-            "segments": sizing.segments,
-            "segment_bytes": sizing.segment_bytes,
             "slice_capacity": sizing.capacity,
             "shard_capacity": sizing.shard_capacity,
             "error_rate_at_capacity": error_rate_at_capacity(settings),
