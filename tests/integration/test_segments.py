@@ -136,13 +136,38 @@ def test_segments_that_are_not_named(server, of_segments, command):
     with server.client() as client:
         client.script_load(call([3]).script.source)
         before = dumped(client)
-        for segments in [(4, 7), (3, 4), (3, 7), (4, 3, 7), (3, 3, 4, 7), (3, 4, 7, 18), (3, 4, 5, 6)]:
+        wrong = [(4, 7), (3, 4), (3, 7), (3, 7, 8), (4, 3, 7), (3, 3, 4, 7), (3, 4, 7, 18), (3, 4, 5, 6)]
+        for segments in wrong:
             with pytest.raises(ResponseError, match="^BADARG "):
                 client.execute_command(*call(segments).command())
         assert dumped(client) == before
         answers = [client.execute_command(*call(some).command()) for some in [(3, 4, 7), range(3, 8), (1, 3, 4, 7, 17)]]
         assert answers == [[0] * 3, *[[int(command == "insert")] * 3] * 2]
         assert client.execute_command(*call([4], digests[1:2]).command()) == [int(command == "insert")]
+
+
+@pytest.mark.parametrize("command", ["insert", "contains", "forget"])
+def test_an_old_list_of_slices(server, of_segments, command):
+    """STALE: a slice that is there has no key, or a key is of a slice that is not."""
+    news = of_segments("news", 1, **KINDS["ring"])
+    keys, digests = news._session.keys.shard(0), [md5(b"%d" % n) for n in range(20)]
+    old = news.view(0)
+    news.rotate()
+    now = news.view(0)
+    made = calls.items(command, news.config, keys, now, "-", digests)
+    first = [key for key in made.keys if "today" not in key and "history" not in key]
+    with server.client() as client:
+        client.script_load(made.script.source)
+        before = dumped(client)
+        for names in (["today"], ["history_1"], ["today", "history_1"], ["history_1", "today", "history_2"], []):
+            given = (*first, *(keys.slice(f"{name}.1") for name in names))
+            with pytest.raises(ResponseError, match="^STALE epoch 1, .*, live slices history_1:"):
+                client.execute_command(*replace(made, keys=given).command())
+        stale = calls.items(command, news.config, keys, old, "-", digests)
+        with pytest.raises(ResponseError, match="^STALE "):
+            client.execute_command(*stale.command())
+        assert dumped(client) == before
+        assert client.execute_command(*made.command()) == [0] * 20
 
 
 def test_claims(server, of_segments):
@@ -289,6 +314,10 @@ def test_a_lost_segment(server, of_segments, kind):
             assert news.insert(item) == (kind != "ring")
     with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
         news.info()
+    if kind == "ring":
+        with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
+            news.rotate()
+        assert news.epoch() == 1
     news.drop()
     with server.client() as client:
         assert client.keys("*") == []

@@ -128,6 +128,15 @@ def test_items_of_another_shard(client, command):
     assert shard.ask(command, own[0]) == [0]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_items_at_the_border_of_a_shard(client, command):
+    """Of two shards the first has the items whose top 12 bits are below 2048."""
+    shard = Shard(client, geometry("blocked", 12, 100, shards=2))
+    last, other = (bytes(14) + (x << 4).to_bytes(2, "little") for x in (2047, 2048))
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, "-", other), "BADARG")
+    assert shard.ask(command, last) == [0]
+
+
 @pytest.mark.parametrize("command", WRITING)
 def test_repeated_call_is_answered_from_its_record(shard, command):
     """The same call id: the same answers, and nothing is done again."""
