@@ -23,7 +23,7 @@ from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.flows import rotation
+from urifilter_redis.flows import rotation, turn
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.storage.backends import open_backend
@@ -555,8 +555,13 @@ def test_a_creator_that_dies(server, of_segments, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             of_segments("news", 1)
     with server.client() as client:
-        meta = "urifilter:{news:0}:meta"
+        meta, made = "urifilter:{news:0}:meta", "urifilter:{news:0}:today.7"
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"creating", b"7")
+        client.set(made, b"x")  # of an earlier filter
+        with pytest.raises(SliceLost, match=r"today\.7 is of an earlier filter"):
+            of_segments("news", 1)
+        assert (client.hget(meta, "made"), client.get(made)) == (b"7", b"x")
+        client.delete(made)
         news = of_segments("news", 1)
         assert all(news.insert_many([f"https://example.com/{number}" for number in range(500)]))
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"idle", None)
@@ -564,6 +569,25 @@ def test_a_creator_that_dies(server, of_segments, monkeypatch):
         client.set("urifilter:{news:0}:today.5", b"x")
     with pytest.raises(SliceLost, match=r"today\.5: drop the filter first"):
         of_segments("news", 1)
+
+
+@pytest.mark.parametrize("missing", [0, 7, SEGMENTS - 1])
+def test_a_turn_before_its_row_is_whole(server, of_segments, missing):
+    """It is refused, and nothing is renamed; the next turn makes what is missing."""
+    news = of_segments("news", 1, **KINDS["ring"])
+    assert news.insert("https://example.com/")
+    (state,) = news._run(turn.read_states(news._session))
+    *made, last = turn.Turn(0, state, "0123456789abcdef", news.config.today).calls(news._session)
+    with server.client() as client:
+        client.script_load(last.script.source)
+        for call in made[:missing] + made[missing + 1 :]:
+            assert client.execute_command(*call.command()) == 1
+        before = dumped(client)
+        with pytest.raises(ResponseError, match="^BADPHASE the next bitmap is not allocated"):
+            client.execute_command(*last.command())
+        assert dumped(client) == before
+    assert news.rotate().epoch == 1
+    assert news.ages(["https://example.com/"]) == [2]
 
 
 def test_no_memory_for_a_row(server, of_segments):
