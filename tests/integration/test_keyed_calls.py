@@ -184,12 +184,13 @@ def test_a_key_for_other_items_in_many_calls(any_server, shards, first, text):
         assert answer(any_server.url, items, CallKey(text)) == [0] * first
 
 
-def test_a_key_for_an_item_of_another_shard(any_server):
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 2), (3, 1)])
+def test_a_key_for_an_item_of_another_shard(any_server, numbers):
     """A text has one call to the first shard in each request, so all of them meet there; and that call ends, too."""
     with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=4) as news:
         one, other = (
             next(item for item in map(str, range(100)) if shard_of(news._session.digester([item])[0], 4) == shard)
-            for shard in (2, 3)
+            for shard in numbers
         )
         for command, given in (("insert", 0), ("forget", 1)):
             assert answer(any_server.url, [one], CallKey("words"), command) == [given]
