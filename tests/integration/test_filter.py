@@ -125,7 +125,7 @@ def test_half_made_filter_is_completed(server):
     settings_ = Settings(capacity=100_000, error_rate=1e-8, shards=40)
     for steps in range(1, 9):
         session = die_after(steps, functools.partial(lifecycle.create, settings=settings_), server)
-        uid = session._config.uid if session._config else None
+        uid = session.uid or None
         finish = UriFilter.create if steps % 2 else UriFilter.open
         arguments = {"capacity": 100_000, "error_rate": 1e-8, "shards": 40} if steps % 2 else {}
         try:

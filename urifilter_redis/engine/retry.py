@@ -23,6 +23,7 @@ from urifilter_redis.protocol.call_ids import CallId
 from urifilter_redis.protocol.calls import Arguments, Call
 from urifilter_redis.protocol.outcomes import (
     FORBIDDEN_KEY,
+    NO_ANSWERS,
     Decided,
     Decision,
     Unanswered,
@@ -109,14 +110,6 @@ class Request:
         if self.numbered is not None:
             self.numbered.in_doubt = doubt
 
-    def begin(self) -> bool:
-        """Count the request as in doubt, until its outcome is settled; return whether it was in doubt before."""
-        numbered = self.numbered
-        if numbered is None:
-            return False
-        before, numbered.in_doubt = numbered.in_doubt, True
-        return before
-
     @property
     def settled(self) -> bool:
         """Whether the exchange has finished with the request."""
@@ -186,7 +179,10 @@ def exchange(
         commands, doubts = [], []
         for request in waiting:
             commands.append(request.command())
-            doubts.append(request.begin())
+            numbered = request.numbered
+            doubts.append(numbered is not None and numbered.in_doubt)
+            if numbered is not None:
+                numbered.in_doubt = True  # until the outcome is settled, or the answer noted
         replication = None
         if session.wait_replicas:
             replication = _Replication(session, commands, [each.numbered is not None for each in waiting])
@@ -195,13 +191,16 @@ def exchange(
         began += sending.idle  # in which nobody waited
         if replication is not None:
             outcomes = replication.decided(outcomes)
-        if session.confirms and any(_writes(*each) for each in zip(waiting, commands, strict=True)):
+        if session.confirms and any(
+            command[0] == "EVALSHA" and not request.reads for request, command in zip(waiting, commands, strict=True)
+        ):
             outcomes = yield from _confirmed(outcomes)
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
-            decision = _settle(session, request, outcome, in_doubt=in_doubt)
-            if decision is not Decision.ANSWERED:
-                missed.append((request, outcome, decision))
+            if isinstance(outcome, NO_ANSWERS):
+                missed.append((request, outcome, _settle(session, request, outcome, in_doubt=in_doubt)))
+            else:
+                request.reply, request.answered = outcome, True
         if not missed:
             return
         again = again or _Again(session, began, callers)
@@ -258,10 +257,6 @@ class _Replication:
         error = found.error if isinstance(found, Unanswered | Unsent) else found
         why = "the nodes have changed meanwhile" if found is None else str(error) or type(error).__name__
         return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))
-
-
-def _writes(request: Request, command: Arguments) -> bool:
-    return command[0] == "EVALSHA" and not request.reads
 
 
 def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
@@ -336,16 +331,12 @@ class _Again:
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Decision:
-    """Note an outcome of a request and return the decision; ``in_doubt``: whether an earlier attempt may have run.
+    """Note an outcome that is no answer and return the decision; ``in_doubt``: whether an earlier attempt may have run.
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
-    decision = decide(outcome)
-    if decision is not Decision.ANSWERED:
-        decision = _decide_again(session, request, outcome, decision)
-    if decision is Decision.ANSWERED:
-        request.reply, request.answered, in_doubt = outcome, True, True
-    elif decision is Decision.IN_DOUBT:
+    decision = _decide_again(session, request, outcome, decide(outcome))
+    if decision is Decision.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
     elif decision is Decision.RESTORING:  # the archive may be older than what was answered before
         session.clear_near()

@@ -148,7 +148,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         digests,
         shards=config.shards,
         cut=functools.partial(_call_size, session, command, call_key is not None),
-        ordered=config.may_have_rows,
+        ordered=session.may_have_rows,
         client=session.ids.client,
         max_age=max_age or 0,
         key=key,
@@ -170,7 +170,7 @@ def combined_of(session: Session, singles: Sequence[PendingCall]) -> CombinedCal
         [single.batch.packed for single in singles],
         shards=session.config.shards,
         cut=functools.partial(_call_size, session, first.command, False),  # noqa: FBT003 - under no call key
-        ordered=session.config.may_have_rows,
+        ordered=session.may_have_rows,
         client=session.ids.client,
         max_age=first.max_age,
     )
@@ -202,7 +202,7 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
 def distrust(session: Session, batch: Batch) -> None:
     """Open calls for the items of a batch that the near cache has answered; see ``Batch.distrust``."""
     config, cut = session.config, functools.partial(_call_size, session, batch.command, False)  # noqa: FBT003
-    batch.distrust(config.shards, cut, ordered=config.may_have_rows)
+    batch.distrust(config.shards, cut, ordered=session.may_have_rows)
 
 
 def new_pairs(batch: Batch) -> list[tuple[Any, bytes]]:
@@ -249,7 +249,8 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    forgets = session.near if batch.method in FORGETTING else None
+    near = session.near
+    forgets = near if near is not None and batch.method in FORGETTING else None
     if forgets is not None:
         forgets.forget(batch.digests)
     try:
@@ -446,7 +447,7 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID
     if call.call_id is not None:
-        turns = batch.command in TURNING and session.turns
+        turns = batch.command in TURNING and session.turned_by_inserts and session.rotation_timer.turns
         call_id = call.call_id.text(waits=session.wait_replicas > 0, turns=turns)
     if batch.claim_options is not None:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
