@@ -44,6 +44,8 @@ from urifilter_redis.protocol.outcomes import (
 from urifilter_redis.protocol.routing import for_node, for_replica, key_of, like
 
 if TYPE_CHECKING:
+    from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.combined_call import CombinedCall
     from urifilter_redis.engine.session import Session
 
 #: The share of the longest wait for a reply that replicas have to receive an answer.
@@ -142,37 +144,70 @@ class Numbered(Protocol):
     in_doubt: bool
 
 
-class Callers(Protocol):
-    """The callers of an exchange that began at different times, or for whose end others wait."""
+class Turn:
+    """The time in which a combined call, or a call sent alone, has the queue of the calls that wait.
+
+    The turn ends early for the shards that answer the first attempt. So a shard that is away, or being restored, keeps
+    no other shard waiting.
+
+    Args:
+        free: goes on with the waiting calls to all shards but some; gets those shards, and those of the time before
+            (None: there was none).
+
+    Attributes:
+        combined: the combined call; None: it is not taken yet, or a call is sent alone.
+    """
+
+    __slots__ = ("_began", "_free", "_held", "_note", "_requests", "_window", "combined")
+
+    def __init__(self, free: Callable[[set[int], set[int] | None], object]) -> None:
+        self._free, self._began = free, time.monotonic()
+        self._held: set[int] | None = None
+        self.combined: CombinedCall | None = None
+
+    def send(self, window: Sequence[OpenCall], requests: Sequence[Request], note: Callable[[], object]) -> None:
+        """Begin to send some calls, each by a request; ``note`` notes the answers that have arrived for them."""
+        self._window, self._requests, self._note = window, requests, note
 
     @property
     def began(self) -> float:
         """The time by ``monotonic`` at which the last of the callers began to wait."""
-        ...
+        return self._began if self.combined is None else self.combined.began
 
     def leave(self, request: Request, before: float, error: UriFilterError) -> None:
         """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
 
         A request that was never sent, and for which no caller waits any more, gets the error.
         """
-        ...
+        call = self._window[self._requests.index(request)]
+        call.sent = call.sent or request.sent
+        if self.combined is not None and not self.combined.leave(call, before, error):
+            request.error = error
 
     def repeat(self, waiting: Sequence[Request]) -> None:
         """Note that all requests but these are settled; these are sent again after a pause."""
-        ...
+        self._note()
+        if self.combined is not None:
+            self.combined.note()
+        self.end({request.shard for request in waiting if request.shard is not None})
+
+    def end(self, held: set[int] | None = None) -> None:
+        """Go on with the waiting calls, but for those to the ``held`` shards."""
+        before, self._held = self._held, held or set()
+        self._free(self._held, before)
 
 
 def exchange(
     session: Session,
     requests: Sequence[Request],
-    callers: Callers | None = None,
+    turn: Turn | None = None,
     meanwhile: Meanwhile | None = None,
 ) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, ``full`` or ``due``, or has an ``error``; one in doubt may still run.
-    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` goes with
-    the first pipeline (see ``Send``).
+    The time counts from the beginning of the exchange, or from the ``began`` of the turn in which other callers wait.
+    ``meanwhile`` goes with the first pipeline (see ``Send``).
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
@@ -203,7 +238,7 @@ def exchange(
                 request.reply, request.answered = outcome, True
         if not missed:
             return
-        again = again or _Again(session, began, callers)
+        again = again or _Again(session, began, turn)
         waiting = yield from again.prepare(missed)
 
 
@@ -275,9 +310,9 @@ def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
 class _Again:
     """The time and the pauses of an exchange in which requests are sent again."""
 
-    def __init__(self, session: Session, began: float, callers: Callers | None) -> None:
-        self._session, self._callers = session, callers
-        self._began = began if callers is None else callers.began
+    def __init__(self, session: Session, began: float, turn: Turn | None) -> None:
+        self._session, self._turn = session, turn
+        self._began = began if turn is None else turn.began
         self._patient = {
             Decision.RESTORING: session.timeouts.restoring,
             Decision.MIGRATING: session.timeouts.migrating,
@@ -293,8 +328,8 @@ class _Again:
         unsettled = [(request, decision, outcome) for request, outcome, decision in missed if not request.settled]
         self._loaded |= yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
-        if waiting and self._callers is not None:
-            self._callers.repeat(waiting)
+        if waiting and self._turn is not None:
+            self._turn.repeat(waiting)
         if waiting and (self._repeated or any(decision in _WAITING for _, decision, _ in unsettled)):
             wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Decided)]
             yield Pause(max([next(self._pauses), *wanted]))
@@ -326,8 +361,8 @@ class _Again:
             error = _given_up(self._session, request, why)
             if over >= self._began or (decision is Decision.RESTORING and now >= self._began + timeouts.restoring):
                 request.error = error
-            elif self._callers is not None:
-                self._callers.leave(request, over, error)
+            elif self._turn is not None:
+                self._turn.leave(request, over, error)
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Decision:

@@ -22,9 +22,9 @@ from urifilter_redis.engine.batch import (
     items_of,
     with_batch,
 )
-from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, Turn
+from urifilter_redis.engine.combined_call import CombinedCall, PendingCall
 from urifilter_redis.engine.holdings import CLAIM_COMMANDS, ClaimOptions, Holdings
-from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.retry import Request, Turn, exchange
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import AnswerLost, BadItem, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
@@ -243,7 +243,7 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
     Args:
         session: the filter's session.
         batch: the batch.
-        turn: the callers that wait for the end of this batch; None: there are none.
+        turn: the turn in which the batch is sent; None: no caller waits for its end.
 
     Raises:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
@@ -347,13 +347,14 @@ def _ask_window(
     near, claim_options = batch.near, batch.claim_options
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
-    callers = None if turn is None else _Callers(session, batch, window, requests, turn)
+    if turn is not None:
+        turn.send(window, requests, functools.partial(_note_answers, session, batch, window, requests))
     holdings = None if claim_options is None else claim_options.holdings
     if holdings is not None:
         for call in window:
             holdings.begin(call.shard, call)
     try:
-        yield from exchange(session, requests, callers)
+        yield from exchange(session, requests, turn)
     finally:
         if near is not None:
             _learn(near, batch, questions, requests)
@@ -453,29 +454,3 @@ def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
         config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
         return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
     return session.call_builder(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
-
-
-class _Callers:
-    """The callers that wait for one window, for ``exchange``; see ``retry.Callers``."""
-
-    __slots__ = ("_asked", "_turn")
-
-    def __init__(
-        self, session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request], turn: Turn
-    ) -> None:
-        self._asked, self._turn = (session, batch, window, requests), turn
-
-    @property
-    def began(self) -> float:
-        return self._turn.began
-
-    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
-        _, _, window, requests = self._asked
-        call = window[requests.index(request)]
-        call.sent = call.sent or request.sent
-        if not self._turn.leave(call, before, error):
-            request.error = error
-
-    def repeat(self, waiting: Sequence[Request]) -> None:
-        _note_answers(*self._asked)
-        self._turn.repeat({request.shard for request in waiting if request.shard is not None})

@@ -208,9 +208,8 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        routes = self.routes
-        failed = await self._ready()
-        if failed is not None:
+        routes = self._routes or self.routes
+        if not routes.alone and (failed := await self._ready()) is not None:
             return [failed] * len(commands)
         if routes.alone and not routes.waits:  # many tasks share a pipeline, and each may have its own WAIT
             return await self._given.send(commands, meanwhile)
