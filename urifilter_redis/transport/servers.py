@@ -132,7 +132,10 @@ async def send_async(
     limit, connection.socket_timeout = connection.socket_timeout, None
     try:
         async with asyncio.timeout(limit) as timeout:
-            await _post(connection, commands)
+            try:
+                await connection.send_packed_command(_packed(commands))
+            except RuntimeError as error:
+                raise _broken_off(error) from error
             if meanwhile is not None:
                 meanwhile()
             now = asyncio.get_running_loop().time
@@ -162,13 +165,6 @@ async def send_async(
     finally:
         connection.socket_timeout = limit
     return outcomes, whole
-
-
-async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
-    try:
-        await connection.send_packed_command(_packed(commands))
-    except RuntimeError as error:
-        raise _broken_off(error) from error
 
 
 class Server:
