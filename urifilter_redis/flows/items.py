@@ -35,7 +35,7 @@ from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
 
 if TYPE_CHECKING:
-    from urifilter_redis.engine.near_cache import CallInFlight, NearCache
+    from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
 
     _Window: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
@@ -357,7 +357,10 @@ def _ask_window(
         yield from exchange(session, requests, turn)
     finally:
         if near is not None:
-            _learn(near, batch, questions, requests)
+            # before the answers are noted: the near cache takes in all of them, or none
+            least = 0 if batch.command in FINAL else 1
+            for question, request in zip(questions, requests, strict=True):
+                near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
         missed = _note_answers(session, batch, window, requests)
         if claim_options is not None and holdings is not None:
             for call, request in zip(window, requests, strict=True):
@@ -365,13 +368,6 @@ def _ask_window(
                     claim_options.doubt(batch.command, call.shard, call.packed)
                 holdings.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
     return (yield from _handle_missed(session, missed)) if missed else {}
-
-
-def _learn(near: NearCache, batch: Batch, questions: Sequence[CallInFlight], requests: Sequence[Request]) -> None:
-    """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
-    least = 0 if batch.command in FINAL else 1
-    for question, request in zip(questions, requests, strict=True):
-        near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
 
 
 def _note_answers(

@@ -165,8 +165,11 @@ def plotted(series: Sequence[Sample], seconds: float, now: float) -> dict[str, l
     if seconds > HOUR:
         buckets = {each.minute // samples.COARSE: each for each in reversed(some)}
         some = sorted(buckets.values(), key=lambda sample: sample.at)
-    before = [None, *some]
-    speeds = [None if first is None else _speed(first, last) for first, last in zip(before, some, strict=False)]
+    pairs = zip([None, *some], some, strict=False)
+    speeds = [
+        None if first is None or last.total < first.total else (last.total - first.total) / (last.at - first.at)
+        for first, last in pairs
+    ]
     return {
         "at": [each.at for each in some],
         "items": [each.items for each in some],
@@ -174,10 +177,6 @@ def plotted(series: Sequence[Sample], seconds: float, now: float) -> dict[str, l
         "fill": [each.fill for each in some],
         "error_rate": [each.error_rate for each in some],
     }
-
-
-def _speed(first: Sample, last: Sample) -> float | None:
-    return (last.total - first.total) / (last.at - first.at) if last.total >= first.total else None
 
 
 def _is_over(task: asyncio.Task[Glance]) -> bool:
