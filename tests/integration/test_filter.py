@@ -91,8 +91,8 @@ def test_few_functions_are_called_asyncio(server, method):
 
     called = asyncio.run(ask_thrice())
     assert len({module for module, _ in called}) <= 18, called
-    assert len(set(called)) <= 55, called
-    assert len(called) <= 71, called
+    assert len(set(called)) <= 54, called
+    assert len(called) <= 70, called
 
 
 def test_short_forms(news):

@@ -204,7 +204,7 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
         Raises:
             UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
         """
-        self._given.check_loop()
+        self._given.pools.get()
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
