@@ -466,7 +466,9 @@ def _print_list(
     """Write at most ``limit`` items to stdout, and to stderr whether there are more, or none."""
     shown = found[:limit]
     if options.json:
-        print_json([asdict(each) | _json_values(each) for each in shown])
+        print_json(
+            [asdict(each) | {"item": _json_value(each.item), "payload": _json_value(each.payload)} for each in shown]
+        )
         return
     if not found:
         say(none)
@@ -474,10 +476,6 @@ def _print_list(
     columns(head, map(row, shown))
     if len(found) > limit:
         say(f"there are more: --limit {2 * limit}")
-
-
-def _json_values(found: InFlight | DeadLetter) -> dict[str, Any]:
-    return {"item": _json_value(found.item), "payload": _json_value(found.payload)}
 
 
 def _shown(item: Any) -> str:

@@ -222,18 +222,15 @@ class ClusterPlan:
 
     def notes(self) -> Iterator[str]:
         """Yield what the tables do not say."""
-        yield from self._division()
+        filters = len(self.names)
+        if filters > 1:
+            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
+            yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
         yield from self._evenness()
         yield from self._slowness()
         calls = f"{self._asked.calls:,.3g}" if self._asked.calls < 1000 else f"{self._asked.calls:,.0f}"  # noqa: PLR2004
         text = f"Items a second are for one core a master, and for clients that ask about {self._asked.items:,} at once"
         yield f"{text}, in {calls} calls (--batch). Measured by `{costs.COMMAND}`: {costs.MACHINE}."
-
-    def _division(self) -> Iterator[str]:
-        filters = len(self.names)
-        if filters > 1:
-            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
-            yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
 
     def _evenness(self) -> Iterator[str]:
         """Yield a line if some masters have much less to do than others, or nothing."""
@@ -337,8 +334,9 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         _print_nodes({"capacity": capacity, "error_rate": error_rate, **time}, cluster, as_json=options.json)
         return
     size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
+    allowed = {"counting": time["retention"] == "forever", REDISBLOOM: allows_module(Shape(capacity=1, **time))}
     plans: list[Plan | Impossible] = []
-    for layout in _layouts(time):
+    for layout in (each for each in LAYOUTS if allowed.get(each, True)):
         for rate in sorted({*SHOWN, error_rate}, reverse=True):
             settings = {"capacity": capacity, "error_rate": rate, "layout": layout, **time}
             try:
@@ -352,12 +350,6 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         return
     head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "bitmaps", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
-
-
-def _layouts(time: dict[str, Any]) -> list[str]:
-    """Return the layouts that filters with these settings may have."""
-    allowed = {"counting": time["retention"] == "forever", REDISBLOOM: allows_module(Shape(capacity=1, **time))}
-    return [each for each in LAYOUTS if allowed.get(each, True)]
 
 
 @dataclass

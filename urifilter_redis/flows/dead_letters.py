@@ -57,7 +57,12 @@ def dead_letters_page(
     latest: list[tuple[int, bytes, str]] = []
     for shards in chunked(range(session.config.shards)):
         keys = [session.keys.shard(shard).of_dead_letters for shard in shards]
-        replies = yield from ask(session, *(_by_score(times, *each) for _, times in keys for each in ranges))
+        pages = (
+            ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(count), "WITHSCORES")
+            for _, times in keys
+            for most, least, count in ranges
+        )
+        replies = yield from ask(session, *pages)
         owners = (key for key, _ in keys for _ in ranges)
         latest += [
             (round(at), digest, key)
@@ -137,10 +142,6 @@ def _in_flight(session: Session, members: Sequence[tuple[ShardKeys, float, bytes
             lease = max(0.0, (float(until or 0) - now) / 1000)
             found.append(_read(session, "leases", in_flight_of, entry, text, lease))
     return found
-
-
-def _by_score(times: str, most: float | str, least: float | str, limit: int) -> Arguments:
-    return ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(limit), "WITHSCORES")
 
 
 def retry(

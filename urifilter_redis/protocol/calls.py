@@ -61,20 +61,23 @@ class Call:
 
 
 class SegmentNames:
-    """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to."""
+    """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to.
 
-    __slots__ = ("_all", "_rows", "_shards")
+    Attributes:
+        all: the keys for any items; None: slices have several segments, so that it depends on the items.
+    """
+
+    __slots__ = ("_rows", "_shards", "all")
 
     def __init__(self, config: Config, keys: ShardKeys, view: View) -> None:
         self._shards = config.shards
-        rows = [tuple(map(keys.slice, each.names)) for each in view.slices]
-        self._rows = None if all(len(row) == 1 for row in rows) else rows
-        self._all = tuple(key for row in rows for key in row)
+        self._rows = [tuple(map(keys.slice, each.names)) for each in view.slices]
+        self.all = None if any(len(row) > 1 for row in self._rows) else tuple(key for (key,) in self._rows)
 
     def of(self, digests: Sequence[bytes] | bytes) -> tuple[str, ...]:
         """Return the keys for items of the shard, given by their digests."""
-        if self._rows is None:
-            return self._all
+        if self.all is not None:
+            return self.all
         packed, found = digests if isinstance(digests, bytes) else b"".join(digests), []
         for row in self._rows:  # the segments of a shard are neighbours
             count = len(row)
@@ -104,8 +107,10 @@ class CallBuilder:
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
-        items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
-        return Call(self._script, self._first + self._names.of(digests), (self._uid, call_id, str(max_age), *items))
+        # as ``encoded`` and ``SegmentNames.of``, which the usual case is spared
+        items, names = ("bin", digests) if isinstance(digests, bytes) else encoded(digests), self._names.all
+        keys = self._first + (self._names.of(digests) if names is None else names)
+        return Call(self._script, keys, (self._uid, call_id, str(max_age), *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
