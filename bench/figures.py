@@ -111,14 +111,15 @@ def overview(page: str) -> str:
     """
     there = quoted(page)
     values = [
-        [Bar(name, _plain(there[table, peer, column]), ours=peer in OURS) for name, peer in BESIDE]
+        [_quoted_bar(name, there[table, peer, column], ours=peer in OURS) for name, peer in BESIDE]
         for _, table, column in SHOWN
     ]
     return panels([title for title, *_ in SHOWN], values)
 
 
-def _plain(figure: str) -> float:
-    return float(figure.removesuffix(UNSURE).replace(",", ""))
+def _quoted_bar(name: str, figure: str, *, ours: bool) -> Bar:
+    value = float(figure.removesuffix(UNSURE).replace(",", ""))
+    return Bar(name, value, sure=not figure.endswith(UNSURE), ours=ours)
 
 
 def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> Draw:
