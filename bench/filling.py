@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bench.crowd import Crowd, Done, shared
 from bench.measuring import ask, cut, percentiles
+from bench.peers import Peer
 from bench.streams import Uris
 from bench.usage import ServerCounters, cpu
-
-if TYPE_CHECKING:
-    from bench.peers import Peer
 
 #: Numbers of URIs that nobody inserts begin here.
 UNSEEN = 10**11

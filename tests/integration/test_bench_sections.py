@@ -164,7 +164,7 @@ def test_a_crowd():
         peer.open(10_000, 1e-6, at)
         try:
             with Crowd(2, Filters(10_000, 1e-6, at)) as crowd:
-                found = crowd.attempt("blocked", Try(("a", "a", "b", "b"), 2), 1, counters)
+                found = crowd.attempt(peer, Try(("a", "a", "b", "b"), 2), 1, counters)
                 filled = Filler(crowd, counters).fill(peer, 1001, 3)
                 again = Filler(crowd, counters).do(peer, "insert", range(1001))
                 with pytest.raises(RuntimeError, match="blocked: .*no_such_method"):
