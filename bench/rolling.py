@@ -251,12 +251,8 @@ def charts(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
         series("longest call of the client", max, "longest_call_ms"),
         series("longest command of the server", max, "longest_command_ms"),
     ]
-    rates = [
-        1000 * mistaken / new
-        for (_, mistaken), (_, new) in zip(
-            series("", sum, "mistaken").points, series("", sum, "new").points, strict=True
-        )
-    ]
+    mistaken, new = (series(name, sum, name).points for name in ("mistaken", "new"))
+    rates = [1000 * some / of for (_, some), (_, of) in zip(mistaken, new, strict=True)]
     minutes = [at for at, _ in memory[0].points]
     errors = [
         Series("measured", [*zip(minutes, rates, strict=True)], ours=True),

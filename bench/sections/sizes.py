@@ -148,7 +148,7 @@ class _Bench:
         filled = {}
         for name, peer in self.peers.items():
             filled[name] = self.filler.fill(peer, size.before, size.pieces)
-            self.say(f"{size.items:,}: {name} is full, {filled[name].rates[-1][1]:,.0f} items/s at the end")
+            self.say(f"{size.items:,}: {name} is full, {filled[name]['rates'][-1][1]:,.0f} items/s at the end")
         kinds = [(mix, *batch) for mix in MIXES for batch in size.batches.items()]
         raced = self.here.race(kinds, replace(self.settings, rule=self.rule), self.say, known=size.before)
         self.cells = [{**cell, "size": size.items} for cell in raced]
@@ -156,8 +156,8 @@ class _Bench:
         bytes_ = self._append()
         return [
             {"peer": name, "size": size.items, "memory": memory[name], "appended": bytes_.get(name)}
-            | {"filling": asdict(filled[name])}
-            | self._answers(name, filled[name].items)
+            | {"filling": filled[name]}
+            | self._answers(name, filled[name]["items"])
             for name in self.peers
         ]
 

@@ -173,7 +173,7 @@ def test_a_crowd():
             peer.close()
     assert (found.items, found.new, found.missed, len(found.calls)) == (4, 2, 0, 4)
     assert found.used.server > 0
-    assert (filled.items, filled.passed, [items for items, _ in filled.rates]) == (1001, 0, [333, 667, 1001])
+    assert (filled["items"], filled["passed"], [items for items, _ in filled["rates"]]) == (1001, 0, [333, 667, 1001])
     assert [each.total for each in again] == [0, 0]
     assert peer.name == "blocked"
 
