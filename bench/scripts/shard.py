@@ -32,6 +32,7 @@ from bench.commands import Commands, send
 from bench.runner import Row, Servers
 from bench.usage import cpu_of
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.bloom.retention import live_slices, size_first
 from urifilter_redis.bloom.sizing import REDISBLOOM, SLICE_LIMIT, slice_limit
 from urifilter_redis.protocol import calls
@@ -92,16 +93,23 @@ def fill(client: redis.Redis, news: UriFilter) -> None:
             client.setrange(keys.shard(shard).slice(each.name), 0, bits)
 
 
-def digests(count: int, shard: int) -> bytes:
-    """Return random digests of a shard, packed."""
-    return b"".join(os.urandom(14) + bytes([shard % 16 << 4, shard >> 4]) for _ in range(count))
+def digests(shards: int, items: int) -> Iterator[tuple[int, bytes]]:
+    """Yield so many random digests, packed, for each call of a round: (shard, digests), the shards in turn."""
+    drawn: list[list[bytes]] = [[] for _ in range(shards)]
+    for number in range(PIPELINES * CALLS_A_PIPELINE):
+        shard = number % shards
+        while len(drawn[shard]) < items:
+            digest = os.urandom(16)
+            drawn[shard_of(digest, shards)].append(digest)
+        yield shard, b"".join(drawn[shard][:items])
+        del drawn[shard][:items]
 
 
 def pipelines(client: redis.Redis, news: UriFilter, items: int) -> Iterator[tuple[float, float]]:
     """Yield rounds of calls of so many items: seconds of server time a call, with all of them new, and again seen."""
-    commands, shards = Commands(news), news.config.shards
+    commands = Commands(news)
     for _ in range(ROUNDS):
-        packed = [(n % shards, digests(items, n % shards)) for n in range(PIPELINES * CALLS_A_PIPELINE)]
+        packed = [*digests(news.config.shards, items)]
         times = []
         for _ in ("new", "seen"):
             made = commands.of(packed)
