@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urifilter_redis.bloom.retention import TIMED, Shape, live_slices, memory, size_first
 from urifilter_redis.bloom.sizing import REDISBLOOM, most_grown, slice_limit
 
-COMMAND = "python bench/shard.py --server redis"
+COMMAND = "python -m bench shard --server redis"
 MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"
 
 #: Microseconds of a call without its items, by the live slices that the call names.
@@ -51,7 +51,7 @@ BUILD, BUILD_SLICE = 66, 12.5
 #: Milliseconds a MiB of the bitmaps that a checkpoint writes into a folder; a slow disk or network comes on top.
 CHECKPOINT = 10
 
-#: A packed slice takes at most so many times the entropy of its bits (``python bench/packing.py``).
+#: A packed slice takes at most so many times the entropy of its bits (``python -m bench packing``).
 PACKED = 1.05
 
 _MIB = 2**20

@@ -9,8 +9,8 @@ mask says which bytes are not zero, and those bytes follow. The mask is packed i
 
 A piece with repetitions is packed by zstd.
 
-Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. ``bench/packing.py`` measures
-sizes and speeds.
+Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952.
+``bench/scripts/packing.py`` measures sizes and speeds.
 """
 
 from __future__ import annotations
