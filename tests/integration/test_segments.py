@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import random
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.queries import ask
 from urifilter_redis.flows import rotation, turn
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
@@ -61,13 +63,13 @@ def of_segments(make_filter, monkeypatch):
     """Return a function that makes a filter of so many shards with ``SEGMENTS`` bitmaps a slice."""
     limit = sizing.SLICE_LIMIT
 
-    def make(name: str, shards: int, archive: str | None = None, **settings) -> UriFilter:
+    def make(name: str, shards: int, archive: str | None = None, segments: int = SEGMENTS, **settings) -> UriFilter:
         wanted = {"capacity": 20_000, "error_rate": 1e-3, "seed": 7} | settings
         monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
-        monkeypatch.setattr(sizing, "ROWS", (SEGMENTS,))
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": SEGMENTS})).segment_bytes)
+        monkeypatch.setattr(sizing, "ROWS", (segments,))
+        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": segments})).segment_bytes)
         news = make_filter(name, shards=shards, archive=archive, **wanted)
-        assert (news.config.shards, news.config.segments) == (shards, SEGMENTS)
+        assert (news.config.shards, news.config.segments) == (shards, segments)
         return news
 
     return make
@@ -624,3 +626,45 @@ def test_what_a_ring_loses(server, of_segments):
         assert news.ages(items) == [0] * 50 + [3] * 50 + [2] * 50 + [0] * 50
         wait_until(lambda: client.keys("*gone*") == [], "the freed bitmaps")
         assert news.info().inserted == 100
+
+
+@pytest.mark.parametrize("segments", [2, 4, 5])
+def test_a_ring_loses_few(server, of_segments, segments):
+    """Up to four bitmaps are freed by the turn itself."""
+    news = of_segments("news", 1, segments=segments, **KINDS["ring"])
+    for day in range(5):
+        assert news.insert(day)
+        news.rotate()
+    assert news.ages(range(5)) == [0, 0, 0, 3, 2]
+    assert (server.ask("keys", "*gone*") != []) == (segments > 4)
+
+
+@pytest.mark.parametrize("kind", ["ring", "rolling"])
+def test_memory_while_all_shards_turn(server, of_segments, folder, kind):
+    """The row of one shard more takes memory, as ``plan`` says: a shard waits until what was let go is free."""
+    news = of_segments("news", 3, capacity=2_000_000, archive=folder, **KINDS[kind])
+    row = news.config.today.whole.size
+    with server.client() as client:
+        for day in range(4):
+            assert news.insert(day)
+            begun = time.monotonic()
+            news.rotate()
+            used = client.info("memory")["used_memory"]
+        assert time.monotonic() - begun > 2 * 0.1 * news.config.today.segments
+        wait_until(lambda: client.keys("*gone*") == [], "the freed bitmaps")
+        most = client.info("memory")["used_memory_peak"]
+        assert used <= most <= client.info("memory")["used_memory"] + 1.9 * row
+
+
+def test_a_shard_that_is_being_rotated(server, of_segments, folder, tmp_path):
+    """Its closed slice is in no bitmap yet: the file is refused for another number of shards, with what to do."""
+    news, file = of_segments("news", 3, archive=folder, **KINDS["rolling"]), tmp_path / "news.urifilter"
+    news.insert_many(range(100))
+    for call in turn.Turn(0, *news._run(turn.read_states(news._session, [0])), "01", news.config.today).calls(
+        news._session
+    ):
+        news._run(ask(news._session, call))
+    news.checkpoint()
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    with pytest.raises(ArchiveError, match=r"shard 0 of 'news' is in epoch 1, rotating, and shard 0 in .* wait until"):
+        drive(import_(open_backend((tmp_path / "there").as_uri()), file, lambda *_: None, 9))

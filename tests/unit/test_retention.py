@@ -97,6 +97,25 @@ def test_what_cannot_grow():
         config_of(retention="growing", layout="classic", capacity=10**7, error_rate=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("capacity", "slices", "masters", "shards", "segments"),
+    [
+        (10_000_000, 3, 1, 2, 2),  # two bitmaps are two shards
+        (60_000_000, 3, 1, 4, 12),
+        (90_000_000, 3, 1, 6, 18),  # the least divisor of 18 from 4 up, and not 4 with 24 bitmaps
+        (100_000_000, 3, 3, 6, 18),
+        (1_000_000_000, 12, 1, 4, 48),
+        (1_000_000_000, 12, 3, 9, 72),  # a shard of a cluster has 1 GiB in all its slices, and not in each
+        (1_000_000_000, 12, 4, 8, 48),
+    ],
+)
+def test_shards_of_a_ring(capacity, slices, masters, shards, segments):
+    """A turn needs a spare row of one shard, so a ring has four or more; on a cluster so many for each master."""
+    given = Settings(capacity=capacity, error_rate=1e-4, retention="ring", slices=slices, period="1d")
+    found = retention.placed(given, masters)
+    assert (found.shards, retention.size_first(found).segments) == (shards, segments)
+
+
 def test_forever_has_one_slice():
     """It never turns."""
     config = config_of()

@@ -73,6 +73,7 @@ class Session:
         digester: makes the digests of items.
         may_have_rows: see ``Config``.
         turned_by_inserts: see ``Config``; False before the filter is opened or made.
+        freed_at: the time by ``monotonic`` at which the server has freed what the last turn let go.
     """
 
     keys: FilterKeys
@@ -101,6 +102,7 @@ class Session:
     digester: Callable[[Sequence[object]], list[bytes]] = field(init=False)
     may_have_rows: bool = field(init=False)
     turned_by_inserts: bool = False
+    freed_at: float = 0.0
     _unchecked: bool = False
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)

@@ -39,6 +39,9 @@ EXPIRED_A_CALL = 5000
 #: Most segments that one command frees, because each takes the server 1 ms; see ``lua/turn.lua``, too.
 SEGMENTS_FREED = 4
 
+#: Seconds between the ends of segments that a script lets expire.
+APART = 0.1
+
 #: Seconds for which one process leases the rotations of a filter (see ``lease_of``). It renews the lease while it
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
@@ -54,6 +57,12 @@ class Call:
     script: Script
     keys: tuple[str, ...]
     args: Arguments
+
+    @property
+    def frees_for(self) -> float:
+        """Seconds until the server has freed all segments that the script lets expire; 0: it lets none expire."""
+        going = sum(":gone:" in key for key in self.keys)
+        return APART * (going + 2) if going else 0.0  # Redis looks for what has expired ten times a second
 
     def command(self) -> Arguments:
         """Return EVALSHA and its arguments."""
