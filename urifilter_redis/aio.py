@@ -27,7 +27,7 @@ from urifilter_redis.engine.batch import (
     Key,
     listed,
 )
-from urifilter_redis.engine.holdings import ClaimOptions
+from urifilter_redis.engine.holdings import Committing
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
@@ -624,7 +624,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> await news.commit(["https://example.com/a"])
             [True]
         """
-        flow = claims.finish(self._session, COMMIT, listed(uris), ClaimOptions(NO_HOLDER), key)
+        flow = claims.finish(self._session, COMMIT, listed(uris), Committing(NO_HOLDER), key)
         return await self._run(flow)
 
     async def release(
