@@ -26,6 +26,7 @@ from urifilter_redis import (
     drop_filter,
     list_filters,
 )
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.protocol.config import Settings
 
@@ -144,7 +145,7 @@ def test_drop(news, server):
 
 def die_after(steps, flow_of, server):
     """Run so many steps of a flow and no more, as a process does that is killed."""
-    connector, session = base_blocking.connect("news", server.url, "urifilter", None)
+    connector, session = base_blocking.connect(ClientOptions("news", redis=server.url))
     running = pipelines(flow_of(session), connector)
     list(itertools.islice(running, steps))
     running.close()

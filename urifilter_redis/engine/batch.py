@@ -199,10 +199,7 @@ class Batch:
     @property
     def method(self) -> str:
         """The plainest method that asks this: the name of the command, ``reject`` or ``retry_dead_letters``."""
-        options = self.claim_options
-        if options is not None and options.again:
-            return "retry_dead_letters"
-        return "reject" if options is not None and options.reason is not None else self.command
+        return self.command if self.claim_options is None else self.claim_options.method
 
     @property
     def digests(self) -> list[bytes]:
@@ -243,10 +240,9 @@ class Batch:
         """Make what is kept of the items of calls, and cut these further, so that it has at most ``BYTES_A_CALL``."""
         if self.claim_options is None:
             return calls
-        self.claim_options.keep(position for call in calls for position in call.positions)
-        if not self.claim_options.kept:
+        weights = self.claim_options.keep(position for call in calls for position in call.positions)
+        if not weights:
             return calls
-        weights = {position: len(kept) for position, kept in self.claim_options.kept.items()}
         lighter = []
         for call in calls:
             start, weight = 0, 0
@@ -308,7 +304,6 @@ CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
 CLAIM_AGES: Method[list[int]] = _all("claim", int)
 CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
 COMMIT: Method[list[bool]] = _all("commit", operator.not_)
-REJECT: Method[list[bool]] = _all("commit", operator.not_)
 RELEASE: Method[list[bool]] = _all("release", bool)
 
 

@@ -351,10 +351,9 @@ def _ask_window(
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
     if turn is not None:
         turn.send(window, requests, functools.partial(_note_answers, session, batch, window, requests))
-    holdings = None if claim_options is None else claim_options.holdings
-    if holdings is not None:
+    if claim_options is not None:
         for call in window:
-            holdings.begin(call.shard, call)
+            claim_options.begin(call.shard, call)
     try:
         yield from exchange(session, requests, turn)
     finally:
@@ -364,11 +363,10 @@ def _ask_window(
             for question, request in zip(questions, requests, strict=True):
                 near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
         missed = _note_answers(session, batch, window, requests)
-        if claim_options is not None and holdings is not None:
+        if claim_options is not None:
             for call, request in zip(window, requests, strict=True):
-                if request.in_doubt:
-                    claim_options.doubt(batch.command, call.shard, call.packed)
-                holdings.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
+                ended = {"answered": request.answered, "in_doubt": request.in_doubt}
+                claim_options.end(call.shard, call, call.packed, **ended)
     return (yield from _handle_missed(session, missed)) if missed else {}
 
 
@@ -387,13 +385,13 @@ def _note_answers(
         elif call in batch.open:
             claim_options, answers, rest = batch.claim_options, request.reply, None
             if claim_options is not None:
-                answers = claim_options.learn(batch.command, call.positions, answers)
+                answers = claim_options.learn(call.positions, answers)
             if UNANSWERED in answers:
                 answers, rest = _answered(session, call, answers)
             batch.close(call, answers, rest)
             call.in_doubt = False
             if claim_options is not None:
-                claim_options.note(batch.command, call.shard, call.packed, call.positions, answers)
+                claim_options.note(call.shard, call.packed, call.positions, answers)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
     return missed
@@ -449,6 +447,5 @@ def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
         turns = batch.command in TURNING and session.turned_by_inserts and session.rotation_timer.turns
         call_id = call.call_id.text(waits=session.wait_replicas > 0, turns=turns)
     if batch.claim_options is not None:
-        config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
-        return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
+        return batch.claim_options.call(session, call.shard, call_id, call.packed, call.positions)
     return session.call_builder(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
