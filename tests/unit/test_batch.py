@@ -111,8 +111,8 @@ def test_calls_are_themselves():
 def test_calls_named_by_a_key(items, shards):
     """The same request under the same key has the same ids, whoever makes it and when; no two calls of a shard do."""
     one, other = batch_of(items, shards, 3), batch_of(items, shards, 3)
-    one.name_calls(KEY, lambda _: 1000)
-    other.name_calls(KEY, lambda _: 2000)
+    one.name_calls(KEY, shards, lambda _: 1000)
+    other.name_calls(KEY, shards, lambda _: 2000)
     assert [call.call_id.key for call in one.open] == [call.call_id.key for call in other.open]
     assert {call.call_id.started for call in one.open} == {1000}
     assert all(call.call_id.keyed for call in one.open)
@@ -125,7 +125,7 @@ def test_other_items_or_commands_under_a_key():
 
     def first_id(items, command, key):
         batch = batch_of(items, command=command)
-        batch.name_calls(key, lambda _: 0)
+        batch.name_calls(key, 1, lambda _: 0)
         return batch.open[0].call_id.key
 
     words = CallKey("any words", of_items=True)
