@@ -365,8 +365,7 @@ def _ask_window(
         missed = _note_answers(session, batch, window, requests)
         if claim_options is not None:
             for call, request in zip(window, requests, strict=True):
-                ended = {"answered": request.answered, "in_doubt": request.in_doubt}
-                claim_options.end(call.shard, call, call.packed, **ended)
+                claim_options.end(call.shard, call, call.packed, answered=request.answered, in_doubt=request.in_doubt)
     return (yield from _handle_missed(session, missed)) if missed else {}
 
 
