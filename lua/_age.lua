@@ -45,22 +45,24 @@ local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item
 local absent = all_items
 if rows then
-  local byte, numbers, of, times = string.byte, {}, {}, rows[newest].share * 65536
+  -- The lists have their length from the beginning: to fill an empty one takes longer.
+  column_of, absent, order = { unpack(all_items) }, { unpack(all_items) }, { unpack(all_items) }
+  local byte, numbers, last_of, before, times = string.byte, {}, {}, { unpack(all_items) }, rows[newest].share * 65536
   for i = 1, count do
     local low, high = byte(packed, i * 16 - 1, i * 16)
     local place = (high * 256 + low - low % 16) * times
     local number = place - place % 1
-    column_of[i] = number
-    if not of[number] then
-      of[number], numbers[#numbers + 1] = {}, number
-    end
-    of[number][#of[number] + 1] = i
+    local last = last_of[number]
+    if not last then numbers[#numbers + 1] = number end
+    column_of[i], before[i], last_of[number] = number, last, i
   end
   table.sort(numbers)
-  absent, order = {}, {}
-  for _, number in ipairs(numbers) do
-    for _, i in ipairs(of[number]) do
-      order[#order + 1], absent[#absent + 1] = i, all_items[i]
+  local at = count
+  for n = #numbers, 1, -1 do
+    local i = last_of[numbers[n]]
+    while i do
+      order[at], absent[at] = i, all_items[i]
+      at, i = at - 1, before[i]
     end
   end
   places = order

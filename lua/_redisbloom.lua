@@ -11,7 +11,7 @@
 -- slice), ask_row (a function; nil: KEYS has one segment of each slice).
 local failed, refused
 local UNANSWERED = -2
-local column_of, ask_row = {}, nil
+local column_of, ask_row
 if rows then
   -- Asks the module about digests in slice n, those of each segment by one command, until it does not answer. They stand
   -- segment by segment of the newest slice. Others have as many segments, or a half, a quarter and so on: so theirs are
