@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
+from support.room import leave_room, make_room
 from support.servers import BLOOM, DEFAULT, wait_until
 from support.servers import KINDS as SERVERS
 from support.shard import md5
 from support.states import dumped
 
-from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
+from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
@@ -336,6 +337,26 @@ def test_a_lost_segment(server, of_segments, kind):
     news.drop()
     with server.client() as client:
         assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("server", [BLOOM], indirect=True)
+def test_a_segment_that_is_full(server, of_segments):
+    """The module fails in the middle of a list: each item is new once, at once or at the repeat."""
+    news = of_segments("news", 1, layout="redisbloom", error_rate=1e-9)
+    items = [f"https://example.com/{number}" for number in range(2000)]
+    with server.client() as client:
+        leave_room(client, news, 20, "today.4")
+        with pytest.raises(UriFilterError, match=r"MODULE .*non scaling filter is full") as failed:
+            news.insert_many(items)
+        told = failed.value.answers
+        assert news.contains_many(items) == [each is True for each in told]
+        assert 0 < told.count(True) < len(items)
+        assert news.info().inserted == told.count(True)
+        make_room(client, news, "today.4")
+    assert news.insert_many(items, retry=failed.value) == [True] * len(items)
+    of_it = [number * SEGMENTS >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
+    again = zip(news.insert_many(items), of_it, told, strict=True)
+    assert all(new == (lost and before is True) for new, lost, before in again)  # make_room has forgotten these
 
 
 def test_union(server, of_segments):
