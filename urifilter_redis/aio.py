@@ -107,8 +107,8 @@ class AsyncUriFilter(AsyncBaseClient):
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: one, or one for each master of a cluster, and as few more
-                as the retention needs. A shard has as many bitmaps, of under 16 MiB, as its slices need; with layout
-                ``redisbloom`` it has one a slice.
+                as the retention needs. A shard has as many bitmaps, of under 16 MiB, as its slices need (layout
+                ``redisbloom``: filters of up to 64 MiB).
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             rules: normalize sorted or loose: what else tells no pages apart on some hosts: a list of dictionaries, its
                 JSON text, or the ``Path`` of a TOML file; None: none, or those that the filter has.

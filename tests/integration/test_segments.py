@@ -7,17 +7,19 @@ import itertools
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
-from support.servers import wait_until
+from support.room import leave_room, make_room
+from support.servers import BLOOM, DEFAULT, wait_until
+from support.servers import KINDS as SERVERS
 from support.shard import md5
 from support.states import dumped
 
-from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
+from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
@@ -33,6 +35,7 @@ from urifilter_redis.storage.backends import open_backend
 SEGMENTS = 18
 SHARDS = (1, 3, 18)
 HOLDER = "a0112233aabbccdd"
+LIMITS = {name: getattr(sizing, name) for name in ("SLICE_LIMIT", "MODULE_LIMIT")}
 KINDS = {
     "blocked": {},
     "classic": {"layout": "classic"},
@@ -43,6 +46,21 @@ KINDS = {
     "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
     "rolling, last-seen": {"retention": "rolling", "slices": 3, "period": "1d", "expire_after": "last-seen"},
 }
+#: Kinds that need the server's module, and have no archive.
+OF_THE_MODULE = {
+    "redisbloom": {"layout": "redisbloom"},
+    "redisbloom, ring": {"layout": "redisbloom", "retention": "ring", "slices": 3, "period": "1d"},
+}
+ALL_KINDS = KINDS | OF_THE_MODULE
+
+
+def on_servers(kinds: Iterable[str]) -> list:
+    """Cases for the fixture ``server``: of each kind the server that has the module, or all others, slow but one."""
+    others = [each if each == DEFAULT else pytest.param(each, marks=pytest.mark.slow) for each in SERVERS]
+    cases = [(kind, each) for kind in kinds for each in ([BLOOM] if kind in OF_THE_MODULE else others)]
+    return [
+        pytest.param(kind, *getattr(each, "values", [each]), marks=getattr(each, "marks", ())) for kind, each in cases
+    ]
 
 
 def shards_of_kind(kind: str) -> tuple[int, ...]:
@@ -58,16 +76,21 @@ def slow_but_last(cases: Sequence[tuple]) -> list:
 WITH_SHARDS = [case for kind in KINDS for case in slow_but_last([(kind, each) for each in shards_of_kind(kind)])]
 
 
+def limit_to(monkeypatch, segments: int, wanted: dict) -> None:
+    """Let such a filter have so many segments, of this size at most."""
+    limit = "MODULE_LIMIT" if wanted.get("layout") == sizing.REDISBLOOM else "SLICE_LIMIT"
+    monkeypatch.setattr(sizing, limit, LIMITS[limit])
+    monkeypatch.setattr(sizing, "ROWS", (segments,))
+    monkeypatch.setattr(sizing, limit, size_first(Settings(**wanted | {"shards": segments})).segment_bytes)
+
+
 @pytest.fixture
 def of_segments(make_filter, monkeypatch):
     """Return a function that makes a filter of so many shards with ``SEGMENTS`` bitmaps a slice."""
-    limit = sizing.SLICE_LIMIT
 
     def make(name: str, shards: int, archive: str | None = None, segments: int = SEGMENTS, **settings) -> UriFilter:
         wanted = {"capacity": 20_000, "error_rate": 1e-3, "seed": 7} | settings
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
-        monkeypatch.setattr(sizing, "ROWS", (segments,))
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": segments})).segment_bytes)
+        limit_to(monkeypatch, segments, wanted)
         news = make_filter(name, shards=shards, archive=archive, **wanted)
         assert (news.config.shards, news.config.segments) == (shards, segments)
         return news
@@ -76,20 +99,21 @@ def of_segments(make_filter, monkeypatch):
 
 
 def bitmaps(news: UriFilter, client) -> dict[str, bytes]:
-    """Return the bitmaps of a filter by slice and number of the segment, of the whole filter."""
-    found = {}
+    """Return the segments of a filter by slice and number, of the whole filter."""
+    found, of_the_module = {}, news.config.layout == sizing.REDISBLOOM
     for shard in range(news.config.shards):
         for slice_ in news.view(shard).slices:
             for number, key in enumerate(map(news._session.keys.shard(shard).slice, slice_.names)):
-                found[f"{slice_.name} {shard * slice_.segments + number}"] = client.getrange(key, 0, -1)
+                bits = client.dump(key) if of_the_module else client.getrange(key, 0, -1)
+                found[f"{slice_.name} {shard * slice_.segments + number}"] = bits
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "server"), on_servers(ALL_KINDS), indirect=["server"])
 def test_one_stream_of_calls(server, of_segments, kind):
     """(S, G) = (1, 18), (3, 6), (18, 1): equal answers to all calls, and equal bytes of each segment."""
     numbers = shards_of_kind(kind)
-    filters = [of_segments(f"news{shards}", shards, **KINDS[kind]) for shards in numbers]
+    filters = [of_segments(f"news{shards}", shards, **ALL_KINDS[kind]) for shards in numbers]
     drawn = random.Random(kind)
 
     def same(method: str, *given, **more):
@@ -104,11 +128,12 @@ def test_one_stream_of_calls(server, of_segments, kind):
         same("contains_many", [*some, *(f"https://example.com/{n}" for n in range(5000, 5050))])
         same("remove" if kind == "counting" else "forget", some[:30])
         same("insert", some[0])
-        if kind.startswith(("ring", "rolling")) and step % 2:
+        if ("ring" in kind or kind.startswith("rolling")) and step % 2:
             for news in filters:
                 news.rotate()
-        elif kind.startswith("ring"):
+        elif "ring" in kind:
             same("ages", some[:100])
+            same("insert_ages", some[50:150], max_age=2)
     with server.client() as client:
         found = [bitmaps(news, client) for news in filters]
     assert found == [found[0]] * len(numbers)
@@ -122,10 +147,11 @@ def test_one_stream_of_calls(server, of_segments, kind):
         assert values == pytest.approx([values[0]] * len(numbers), rel=near), name
 
 
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
 @pytest.mark.parametrize("command", ["insert", "contains", "forget"])
-def test_segments_that_are_not_named(server, of_segments, command):
+def test_segments_that_are_not_named(server, of_segments, command, kind):
     """BADARG, with nothing done: a segment of an item is before the named ones, behind or between them; their order."""
-    news = of_segments("news", 1, capacity=1000)
+    news = of_segments("news", 1, capacity=1000, **ALL_KINDS[kind])
     keys, view = news._session.keys.shard(0), news.view(0)
     of_segment = {shards_of([digest], SEGMENTS)[0]: digest for digest in (md5(b"%d" % n) for n in range(1000))}
     digests = [of_segment[segment] for segment in (3, 4, 7)]
@@ -172,12 +198,13 @@ def test_an_old_list_of_slices(server, of_segments, command):
         assert client.execute_command(*made.command()) == [0] * 20
 
 
-def test_claims(server, of_segments):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
+def test_claims(server, of_segments, kind):
     """What is in flight, committed, released and rejected is told alike."""
     items = [f"https://example.com/{number}" for number in range(1200)]
     told = []
     for shards in SHARDS:
-        news = of_segments(f"news{shards}", shards)
+        news = of_segments(f"news{shards}", shards, **ALL_KINDS[kind])
         with news.claims(lease=60) as mine, news.claims(lease=60) as other:
             answers = [mine.claim_many(items[:900]), other.claim_many(items[600:])]
             answers += [mine.commit(items[:300]), mine.release(items[300:500]), mine.reject(items[500:510], "why")]
@@ -203,13 +230,10 @@ def of_growing_rows(make_filter, monkeypatch):
 
     Of so many shards, the first slice has four bitmaps, and further ones 8 and 16.
     """
-    limit = sizing.SLICE_LIMIT
 
     def make(shards: int = 1, archive: str | None = None, **settings) -> UriFilter:
         wanted = {"capacity": 8_000, "error_rate": 1e-4, "seed": 7, "retention": "growing"} | settings
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
-        monkeypatch.setattr(sizing, "ROWS", (4,))
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": 4})).segment_bytes)
+        limit_to(monkeypatch, 4, wanted)
         news = make_filter(shards=shards, archive=archive, **wanted)
         assert (news.config.shards, news.config.segments) == (shards, 4)
         return news
@@ -250,6 +274,22 @@ def test_growing_rows(server, of_growing_rows, folder, tmp_path, shards):
     more = [f"https://example.com/more/{number}" for number in range(40_000)]
     assert sum(news.insert_many(more)) >= len(more) - 25
     assert len(rows_of(news)) > len(rows)
+
+
+@pytest.mark.parametrize("server", [BLOOM], indirect=True)
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_growing_rows_of_the_module(server, of_growing_rows, shards):
+    """Likewise with layout redisbloom."""
+    news = of_growing_rows(shards, layout="redisbloom", error_rate=1e-2)
+    items = [f"https://example.com/{number}" for number in range(70_000)]
+    assert sum(news.insert_many(items)) >= 0.99 * len(items)
+    assert not any(news.insert_many(items))
+    rows = rows_of(news)
+    assert [*dict.fromkeys(rows)] == [4 // shards, 16 // shards]
+    assert sum(news.contains_many(f"https://example.org/{number}" for number in range(50_000))) <= 500
+    assert 0 < news.info().error_rate_now <= 1e-2
+    assert all(news.forget(items[::700]))
+    assert [number for number, new in enumerate(news.insert_many(items)) if new] == [*range(0, 70_000, 700)]
 
 
 @pytest.mark.slow
@@ -295,15 +335,17 @@ def test_growing_rows_without_memory(server, of_growing_rows):
     assert rows_of(news) == [4, 16]
 
 
-@pytest.mark.parametrize("kind", ["blocked", "ring"])
+@pytest.mark.parametrize(
+    ("kind", "server"), on_servers(["blocked", "ring", "redisbloom", "redisbloom, ring"]), indirect=["server"]
+)
 def test_a_lost_segment(server, of_segments, kind):
     """SliceLost names the segment, to the calls whose items it has; the others are answered."""
-    news = of_segments("news", 1, **KINDS[kind])
+    news, is_ring = of_segments("news", 1, **ALL_KINDS[kind]), "ring" in kind
     items = [f"https://example.com/{number}" for number in range(500)]
-    if kind == "ring":
+    if is_ring:
         assert all(news.insert_many(items))
         news.rotate()
-    lost = news._session.keys.shard(0).slice("history_1.4" if kind == "ring" else "today.4")
+    lost = news._session.keys.shard(0).slice("history_1.4" if is_ring else "today.4")
     with server.client() as client:
         client.unlink(lost)
     of_it = [number * 18 >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
@@ -313,16 +355,36 @@ def test_a_lost_segment(server, of_segments, kind):
             with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
                 news.insert(item)
         else:
-            assert news.insert(item) == (kind != "ring")
+            assert news.insert(item) != is_ring
     with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
         news.info()
-    if kind == "ring":
+    if is_ring:
         with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
             news.rotate()
         assert news.epoch() == 1
     news.drop()
     with server.client() as client:
         assert client.keys("*") == []
+
+
+@pytest.mark.parametrize("server", [BLOOM], indirect=True)
+def test_a_segment_that_is_full(server, of_segments):
+    """The module fails in the middle of a list: each item is new once, at once or at the repeat."""
+    news = of_segments("news", 1, layout="redisbloom", error_rate=1e-9)
+    items = [f"https://example.com/{number}" for number in range(2000)]
+    with server.client() as client:
+        leave_room(client, news, 20, "today.4")
+        with pytest.raises(UriFilterError, match=r"MODULE .*non scaling filter is full") as failed:
+            news.insert_many(items)
+        told = failed.value.answers
+        assert news.contains_many(items) == [each is True for each in told]
+        assert 0 < told.count(True) < len(items)
+        assert news.info().inserted == told.count(True)
+        make_room(client, news, "today.4")
+    assert news.insert_many(items, retry=failed.value) == [True] * len(items)
+    of_it = [number * SEGMENTS >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
+    again = zip(news.insert_many(items), of_it, told, strict=True)
+    assert all(new == (lost and before is True) for new, lost, before in again)  # make_room has forgotten these
 
 
 def test_union(server, of_segments):
@@ -542,7 +604,8 @@ def test_counters_of_a_restorer_that_dies(server, of_segments, folder, monkeypat
     assert all(news.contains_many(items[:500]))
 
 
-def test_a_creator_that_dies(server, of_segments, monkeypatch):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
+def test_a_creator_that_dies(server, of_segments, monkeypatch, kind):
     """The next create goes on at the segment where another process died."""
     from urifilter_redis.flows import lifecycle
 
@@ -555,22 +618,22 @@ def test_a_creator_that_dies(server, of_segments, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(lifecycle.calls, "create", dying)
         with pytest.raises(KeyboardInterrupt):
-            of_segments("news", 1)
+            of_segments("news", 1, **ALL_KINDS[kind])
     with server.client() as client:
         meta, made = "urifilter:{news:0}:meta", "urifilter:{news:0}:today.7"
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"creating", b"7")
         client.set(made, b"x")  # of an earlier filter
         with pytest.raises(SliceLost, match=r"today\.7 is of an earlier filter"):
-            of_segments("news", 1)
+            of_segments("news", 1, **ALL_KINDS[kind])
         assert (client.hget(meta, "made"), client.get(made)) == (b"7", b"x")
         client.delete(made)
-        news = of_segments("news", 1)
+        news = of_segments("news", 1, **ALL_KINDS[kind])
         assert all(news.insert_many([f"https://example.com/{number}" for number in range(500)]))
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"idle", None)
         news.drop()
         client.set("urifilter:{news:0}:today.5", b"x")
     with pytest.raises(SliceLost, match=r"today\.5: drop the filter first"):
-        of_segments("news", 1)
+        of_segments("news", 1, **ALL_KINDS[kind])
 
 
 @pytest.mark.parametrize("missing", [0, 7, SEGMENTS - 1])
@@ -592,9 +655,10 @@ def test_a_turn_before_its_row_is_whole(server, of_segments, missing):
     assert news.ages(["https://example.com/"]) == [2]
 
 
-def test_no_memory_for_a_row(server, of_segments):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_no_memory_for_a_row(server, of_segments, kind):
     """A turn that finds no memory for its last segments frees the first, and can be made later."""
-    news = of_segments("news", 1, capacity=2_000_000, **KINDS["ring"])
+    news = of_segments("news", 1, capacity=2_000_000, **ALL_KINDS[kind])
     assert news.insert("https://example.com/")
     with server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] + news.config.bytes * SEGMENTS // 2)
@@ -609,9 +673,10 @@ def test_no_memory_for_a_row(server, of_segments):
     assert news.ages(["https://example.com/", "https://example.com/2"]) == [2, 2]
 
 
-def test_what_a_ring_loses(server, of_segments):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_what_a_ring_loses(server, of_segments, kind):
     """More than four bitmaps are not freed by the turn: they expire one after the other, and take nothing along."""
-    news = of_segments("news", 1, **KINDS["ring"])
+    news = of_segments("news", 1, **ALL_KINDS[kind])
     items = [f"https://example.com/{number}" for number in range(200)]
     with server.client() as client:
         for day in range(3):

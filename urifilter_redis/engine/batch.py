@@ -412,7 +412,7 @@ class Uncut:
         """Return, by shard, the positions before ``end`` that are in no call yet."""
         if self.shards == 1:
             left = self.left.get(0, ())
-            if self.ordered:
+            if self.ordered and left:
                 return {0: [*left, *range(self.start, end)]}
             return {0: range(left[0] if left else self.start, end)}
         found: defaultdict[int, list[int]] = defaultdict(list, {shard: [*some] for shard, some in self.left.items()})
