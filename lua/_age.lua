@@ -45,7 +45,8 @@ local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item
 local absent = all_items
 if rows then
-  -- The lists have their length from the beginning: to fill an empty one takes longer.
+  -- The items of a segment are a chain: ends has its last one, and before the one before each. The lists have their
+  -- length from the beginning, because to fill an empty one takes longer.
   column_of, absent, order = { unpack(all_items) }, { unpack(all_items) }, { unpack(all_items) }
   local byte, numbers, ends, before, times = string.byte, {}, {}, { unpack(all_items) }, rows[newest].share * 65536
   for i = 1, count do
@@ -68,9 +69,8 @@ if rows then
   places = order
 end
 if adds_untested and count > 4 * FEW then
-  local few = { unpack(absent, 1, FEW) }
-  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, few, order)
-    or call('BF.MEXISTS', KEYS[newest], unpack(few))) do
+  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, { unpack(absent, 1, FEW) }, order)
+    or call('BF.MEXISTS', KEYS[newest], unpack(absent, 1, FEW))) do
     if found ~= 0 then adds_untested = false end
   end
 else
