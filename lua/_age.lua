@@ -45,32 +45,32 @@ local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item
 local absent = all_items
 if rows then
-  -- The lists have their length from the beginning: to fill an empty one takes longer.
+  -- The items of a segment are a chain: ends has its last one, and before the one before each. The lists have their
+  -- length from the beginning, because to fill an empty one takes longer.
   column_of, absent, order = { unpack(all_items) }, { unpack(all_items) }, { unpack(all_items) }
-  local byte, numbers, last_of, before, times = string.byte, {}, {}, { unpack(all_items) }, rows[newest].share * 65536
+  local byte, numbers, ends, before, times = string.byte, {}, {}, { unpack(all_items) }, rows[newest].share * 65536
   for i = 1, count do
     local low, high = byte(packed, i * 16 - 1, i * 16)
     local place = (high * 256 + low - low % 16) * times
     local number = place - place % 1
-    local last = last_of[number]
+    local last = ends[number]
     if not last then numbers[#numbers + 1] = number end
-    column_of[i], before[i], last_of[number] = number, last, i
+    column_of[i], before[i], ends[number] = number, last, i
   end
   table.sort(numbers)
-  local at = count
+  local spot = count
   for n = #numbers, 1, -1 do
-    local i = last_of[numbers[n]]
+    local i = ends[numbers[n]]
     while i do
-      order[at], absent[at] = i, all_items[i]
-      at, i = at - 1, before[i]
+      order[spot], absent[spot] = i, all_items[i]
+      spot, i = spot - 1, before[i]
     end
   end
   places = order
 end
 if adds_untested and count > 4 * FEW then
-  local few = { unpack(absent, 1, FEW) }
-  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, few, order)
-    or call('BF.MEXISTS', KEYS[newest], unpack(few))) do
+  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, { unpack(absent, 1, FEW) }, order)
+    or call('BF.MEXISTS', KEYS[newest], unpack(absent, 1, FEW))) do
     if found ~= 0 then adds_untested = false end
   end
 else

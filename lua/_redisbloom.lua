@@ -61,8 +61,8 @@ local may_be_again = any_forgotten or any_leases or next(letters)
 -- @end if
 if may_be_again then
   adding, spots, ages = {}, {}, ages or {}
-  for at = 1, count do
-    local i = order and order[at] or at
+  for n = 1, count do
+    local i = order and order[n] or n
     local digest = all_items[i]
     ages[i] = ages[i] or 0
     if again[digest] then
