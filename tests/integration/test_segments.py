@@ -367,6 +367,27 @@ def test_a_lost_segment(server, of_segments, kind):
         assert client.keys("*") == []
 
 
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_a_drop_frees_little_at_once(server, of_segments, kind):
+    """A script frees four bitmaps at most, or one filter of the module."""
+    news = of_segments("news", 1, **ALL_KINDS[kind])
+    news.rotate()
+    with server.client() as client:
+        before = client.config_get("slowlog-*")
+        client.config_set("slowlog-max-len", 1000)
+        client.config_set("slowlog-log-slower-than", 0)
+        try:
+            news.drop()
+        finally:
+            client.config_set("slowlog-log-slower-than", before["slowlog-log-slower-than"])
+        freed = [each["command"].split()[1:] for each in client.slowlog_get(1000) if b"UNLINK" in each["command"][:6]]
+        assert client.keys("*") == []
+        client.config_set("slowlog-max-len", before["slowlog-max-len"])
+    slices = [sum(b":today" in key or b":history" in key for key in keys) for keys in freed]
+    assert sum(slices) >= 2 * SEGMENTS
+    assert max(slices) == (1 if kind in OF_THE_MODULE else 4)
+
+
 @pytest.mark.parametrize("server", [BLOOM], indirect=True)
 def test_a_segment_that_is_full(server, of_segments):
     """The module fails in the middle of a list: each item is new once, at once or at the repeat."""
