@@ -88,10 +88,17 @@ def limit_to(monkeypatch, segments: int, wanted: dict) -> None:
 def of_segments(make_filter, monkeypatch):
     """Return a function that makes a filter of so many shards with ``SEGMENTS`` bitmaps a slice."""
 
-    def make(name: str, shards: int, archive: str | None = None, segments: int = SEGMENTS, **settings) -> UriFilter:
+    def make(
+        name: str,
+        shards: int,
+        archive: str | None = None,
+        segments: int = SEGMENTS,
+        redis: str | None = None,
+        **settings,
+    ) -> UriFilter:
         wanted = {"capacity": 20_000, "error_rate": 1e-3, "seed": 7} | settings
         limit_to(monkeypatch, segments, wanted)
-        news = make_filter(name, shards=shards, archive=archive, **wanted)
+        news = make_filter(name, shards=shards, archive=archive, redis=redis, **wanted)
         assert (news.config.shards, news.config.segments) == (shards, segments)
         return news
 
@@ -725,10 +732,11 @@ def test_a_ring_loses_few(server, of_segments, segments):
     assert (server.ask("keys", "*gone*") != []) == (segments > 4)
 
 
-@pytest.mark.parametrize("kind", ["ring", "rolling"])
-def test_memory_while_all_shards_turn(server, of_segments, folder, kind):
+@pytest.mark.parametrize("kind", ["ring", pytest.param("rolling", marks=pytest.mark.slow)])
+def test_memory_while_all_shards_turn(make_server, of_segments, folder, kind):
     """The row of one shard more takes memory, as ``plan`` says: a shard waits until what was let go is free."""
-    news = of_segments("news", 3, capacity=2_000_000, archive=folder, **KINDS[kind])
+    server = make_server()
+    news = of_segments("news", 3, capacity=2_000_000, archive=folder, redis=server.url, **KINDS[kind])
     row = news.config.today.whole.size
     with server.client() as client:
         for day in range(4):
