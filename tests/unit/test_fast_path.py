@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from urifilter_redis.http_api import COMMANDS, DEFAULT_PATH, FILTERS_PATH
+from urifilter_redis.http_api import DEFAULT_PATH, FILTERS_PATH
 from urifilter_redis.service import tokens
 from urifilter_redis.service.app import make_api, make_app
 from urifilter_redis.service.endpoints import Service
@@ -19,6 +19,7 @@ BEARER, READS = {"Authorization": f"Bearer {TOKEN}"}, {"Authorization": f"Bearer
 INSERT, BODY = f"{FILTERS_PATH}/news/insert", b'{"items": ["https://example.com/"]}'
 UNIQUE = b'{"filter_typeid": "news", "URI_list": [], "access_token": "no"}'
 
+COMMANDS = ("insert", "contains", "forget", "remove", "claim", "commit", "release")
 HOT = [DEFAULT_PATH, *(f"{FILTERS_PATH}/news/{command}" for command in COMMANDS)]
 OTHERS = [
     ("GET", DEFAULT_PATH),

@@ -14,16 +14,21 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.http_api import COMMANDS, FILTERS_PATH
+from urifilter_redis.http_api import FILTERS_PATH, OPERATIONS
+from urifilter_redis.service.bodies import NAME, OfItems
+from urifilter_redis.service.descriptions import DESCRIPTIONS
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal
 from urifilter_redis.service.middleware import ROUTE
-from urifilter_redis.service.requests import NAME
 
 if TYPE_CHECKING:
     Tells: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 
-_COMMAND = re.compile(rf"{re.escape(FILTERS_PATH)}/({NAME})/({'|'.join(COMMANDS)})")
+#: The commands about items, and the kinds of their bodies.
+_KINDS = {
+    name: each.asks for name, each in DESCRIPTIONS.items() if each.asks is not None and issubclass(each.asks, OfItems)
+}
+_COMMAND = re.compile(rf"{re.escape(FILTERS_PATH)}/({NAME})/({'|'.join(_KINDS)})")
 
 
 class FastPath:
@@ -44,8 +49,8 @@ class FastPath:
             scope[ROUTE] = self._path
             answering = self._service.unique(request)
         elif found := _COMMAND.fullmatch(scope["path"]):
-            scope[ROUTE] = f"{FILTERS_PATH}/{{filter}}/{found[2]}"
-            answering = self._service.command(request, found[1], found[2])
+            scope[ROUTE] = OPERATIONS[found[2]].path
+            answering = self._service.command(request, found[1], found[2], _KINDS[found[2]])
         else:
             await self._others(scope, receive, send)
             return
