@@ -64,6 +64,7 @@ class Operation:
 
 #: All operations by their names. The service describes and answers each of them: see ``service.descriptions``.
 OPERATIONS: Mapping[str, Operation] = {
+    "unique": Operation("older interface", "POST", DEFAULT_PATH, keyed=True),
     "insert": Operation("items", "POST", f"{_FILTER}/insert", keyed=True, field="ages", count="unique", new="new"),
     "contains": Operation("items", "POST", f"{_FILTER}/contains", field="ages", count="seen"),
     "forget": Operation("items", "POST", f"{_FILTER}/forget", keyed=True, field="was_there", count="seen"),
@@ -97,7 +98,6 @@ OPERATIONS: Mapping[str, Operation] = {
     "readyz": Operation("service", "GET", "/readyz"),
     "metrics": Operation("service", "GET", "/metrics"),
     "access": Operation("service", "GET", "/v1/access"),
-    "unique": Operation("older interface", "POST", DEFAULT_PATH, keyed=True),
 }
 
 

@@ -8,10 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from urifilter_redis.http_api import DEFAULT_PATH, OPERATIONS
-from urifilter_redis.service.app import make_api
+from urifilter_redis.service import openapi
 from urifilter_redis.service.bodies import PageQuery
 from urifilter_redis.service.descriptions import DESCRIPTIONS
-from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.settings import FilterSettings, ServiceSettings
 
 OLDER = ("filter_typeid", "URI_list")
@@ -34,7 +33,7 @@ FULL = {
 @pytest.fixture(scope="module")
 def document():
     defaults = {name: field.get_default() for name, field in ServiceSettings.model_fields.items()}
-    return make_api(Service(ServiceSettings.model_construct(**defaults))).openapi()
+    return openapi.document(ServiceSettings.model_construct(**defaults))
 
 
 def operations(document):

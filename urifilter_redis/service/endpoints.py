@@ -315,11 +315,11 @@ class Service(Admission):
 
     # The state of the service
 
-    async def healthz(self) -> Response:
+    async def healthz(self, _: Request) -> Response:
         """Say that the process runs."""
         return Answer({"status": "ok"})
 
-    async def readyz(self) -> Response:
+    async def readyz(self, _: Request) -> Response:
         """Say that Redis answers, and so do the filters of the settings."""
         try:
             await self.filters.ping()
