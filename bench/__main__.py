@@ -1,5 +1,7 @@
 """Measure this library beside what people use today: ``python -m bench [--quick] [--sections NAME …] [--out FOLDER]``.
 
+``python -m bench SCRIPT …`` runs a script of ``bench.scripts`` instead, ``python -m bench SCRIPT --help`` describes it.
+
 Every peer gets the same URIs; K-best decides how often. A run has sections, and each is written as soon as it is done:
 to a folder (bench/results/) its raw results, all tables and all charts; to bench/RESULTS.md its claims and those tables
 that the docs quote; to bench/charts/ those charts that lie there. Sections that are in the folder already are kept, so
@@ -9,20 +11,19 @@ writes no files without it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from bench import servers
+from bench import runner, servers
 from bench.kbest import Rule
 from bench.machine import machine
 from bench.peers import ALL
 from bench.plots import AVAILABLE
 from bench.results import PAGE, Results
 from bench.sections import NAMES, Settings, section
-from bench.sections.calls import plan_of
 from bench.sections.sizes import size_of
 from bench.streams import MIXES
 
@@ -39,82 +40,13 @@ CLIENTS = (1, 8)
 HERE = Path(__file__).parent
 
 
-def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="in about a minute, with fewer and shorter tries")
-    parser.add_argument(
-        "--sections", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME", help=f"of {', '.join(NAMES)}"
-    )
-    parser.add_argument(
-        "--peers", nargs="+", choices=ALL, default=list(ALL), metavar="NAME", help=f"of {', '.join(ALL)}"
-    )
-    parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
-    parser.add_argument("--batches", nargs="+", type=int, choices=TRIES, default=list(TRIES))
-    parser.add_argument("--clients", nargs="+", type=int, default=list(CLIENTS), help="numbers of processes")
-    parser.add_argument("--sizes", nargs="+", type=int, help="numbers of items of full filters; 10^5 to 10^8")
-    parser.add_argument("--tries", type=int, help=f"the most tries; {RULE.tries}, quick: {QUICK_RULE.tries}")
-    parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--error-rate", type=float, default=1e-4)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--server", choices=servers.NAMES, help="bloom, which is redis with RedisBloom, if that is there"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="the only folder that is written; bench/results/ and bench/, quick: none"
-    )
-    return parser.parse_args(arguments)
-
-
-def settings_of(options: argparse.Namespace) -> Settings:
-    """Return what is measured.
-
-    Raises:
-        ValueError: it cannot be.
-    """
-    rule, items = (QUICK_RULE, QUICK_TRIES) if options.quick else (RULE, TRIES)
-    made = Settings(
-        quick=options.quick,
-        rule=Rule(rule.k, rule.tolerance, options.tries or rule.tries),
-        peers=tuple(options.peers),
-        mixes=tuple(options.mixes),
-        batches={batch: items[batch] for batch in options.batches},
-        clients=tuple(options.clients),
-        sizes=tuple(options.sizes or (QUICK_SIZES if options.quick else SIZES)),
-        capacity=options.capacity,
-        error_rate=options.error_rate,
-        seed=options.seed,
-        server=server_of(options),
-    )
-    plan_of(made)
-    for size in made.sizes:
-        size_of(size, quick=made.quick)
-    return made
-
-
-def server_of(options: argparse.Namespace) -> str:
-    """Return the server that all peers share."""
-    if options.server:
-        return str(options.server)
+def default_server() -> str:
+    """Return the server that all peers share: with RedisBloom, if that is there."""
     try:
         servers.redisbloom()
     except servers.Missing:
         return "redis"
     return "bloom"
-
-
-def run(names: Sequence[str], settings: Settings, results: Results) -> None:
-    """Measure sections.
-
-    Raises:
-        bench.servers.Missing: a server is not installed.
-    """
-    for name in names:
-        parts = getattr(section(name), "parts", lambda whole: [whole])(settings)
-        for part in parts:
-            measure(name, part, results)
 
 
 def measure(name: str, settings: Settings, results: Results) -> None:
@@ -136,18 +68,68 @@ def measure(name: str, settings: Settings, results: Results) -> None:
     print(f"{name}: done in {seconds:.0f} s", file=sys.stderr)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print and write."""
-    options = options_of(arguments)
-    shown = None if options.quick or options.out else HERE
+def bench(
+    *,
+    quick: bool = False,
+    sections: Annotated[Sequence[str], NAMES] = NAMES,
+    peers: Annotated[Sequence[str], tuple(ALL)] = tuple(ALL),
+    mixes: Annotated[Sequence[str], tuple(MIXES)] = tuple(MIXES),
+    batches: Annotated[Sequence[int], tuple(TRIES)] = tuple(TRIES),
+    clients: Sequence[int] = CLIENTS,
+    sizes: Sequence[int] = (),
+    tries: int = 0,
+    capacity: int = 1_000_000,
+    error_rate: float = 1e-4,
+    seed: int = 1,
+    server: Annotated[str | None, servers.NAMES] = None,
+    out: Path | None = None,
+) -> None:
+    """Measure, print and write.
+
+    Options:
+        quick: in about a minute, with fewer and shorter tries
+        clients: numbers of processes
+        sizes: numbers of items of full filters; 10^5 to 10^8
+        tries: the most tries; 30, quick: 3
+        server: bloom, which is redis with RedisBloom, if that is there
+        out: the only folder that is written; bench/results/ and bench/, quick: none
+    """
+    rule, items = (QUICK_RULE, QUICK_TRIES) if quick else (RULE, TRIES)
+    shown = None if quick or out else HERE
     if not AVAILABLE:
         print("charts are left out: pip install 'urifilter-redis[bench]'", file=sys.stderr)
     try:
-        results = Results(options.out or (shown and shown / "results"), shown)
-        run(options.sections, settings_of(options), results)
+        results = Results(out or (shown and shown / "results"), shown)
+        settings = Settings(
+            quick=quick,
+            rule=Rule(rule.k, rule.tolerance, tries or rule.tries),
+            peers=tuple(peers),
+            mixes=tuple(mixes),
+            batches={batch: items[batch] for batch in batches},
+            clients=tuple(clients),
+            sizes=tuple(sizes or (QUICK_SIZES if quick else SIZES)),
+            capacity=capacity,
+            error_rate=error_rate,
+            seed=seed,
+            server=server or default_server(),
+        )
+        for size in settings.sizes:
+            size_of(size, quick=quick)
+        for name in sections:
+            for part in getattr(section(name), "parts", lambda whole: [whole])(settings):
+                measure(name, part, results)
     except (ValueError, servers.Missing) as error:
         sys.exit(str(error))
     print(results.page())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a script, or the sections."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in runner.SCRIPTS:
+        runner.run(given[0], given[1:])
+    else:
+        bench(**runner.options(bench, "python -m bench", __doc__, given))
 
 
 if __name__ == "__main__":

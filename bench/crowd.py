@@ -5,20 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Any, Self
 
 from bench.measuring import Attempt, ask, cut, judged
-from bench.peers import ALL, Shared
+from bench.peers import ALL, Peer
 from bench.peers.on_server import OnServer
+from bench.streams import Try
 from bench.usage import ServerCounters, Used, Watch, cpu
-
-if TYPE_CHECKING:
-    from bench.streams import Try
 
 #: Each process starts from a clean one, which has loaded the peers once.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -26,6 +22,9 @@ CONTEXT.set_forkserver_preload(["bench.crowd"])
 
 #: Seconds that a process waits for the others to begin.
 PATIENCE = 120
+
+#: What a process has: the ``barrier``, the ``filters``, and the ``peers`` that it has connected.
+_HERE: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +40,6 @@ class Filters:
     capacity: int
     error_rate: float
     server: str
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The part of one process.
-
-    Attributes:
-        peer: a name of ``bench.peers.ALL``.
-        method: ``insert`` or ``seen``.
-        uris: what it is called with.
-        size: the items of one call.
-    """
-
-    peer: str
-    method: str
-    uris: Sequence[str]
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,35 +65,33 @@ def shared(name: str) -> bool:
     return isinstance(ALL[name](), OnServer)
 
 
-def _live(pipe: Connection, barrier: Barrier, filters: Filters) -> None:
-    """Do work until there is none."""
-    with ExitStack() as stack:
-        peers: dict[str, Shared] = {}
-        while work := pipe.recv():
-            try:
-                if work.peer not in peers:
-                    peers[work.peer] = _joined(work.peer, filters, stack)
-                pipe.send(_do(peers[work.peer], work, barrier))
-            except Exception as error:  # noqa: BLE001 - the one who gave the work raises it
-                barrier.abort()
-                pipe.send(f"{work.peer}: {error!r}")
+def _begin(barrier: Barrier, filters: Filters) -> None:
+    """Begin a process."""
+    _HERE.update(barrier=barrier, filters=filters, peers={})
 
 
-def _joined(name: str, filters: Filters, stack: ExitStack) -> Shared:
+def _joined(name: str) -> OnServer:
     """Return a peer that has connected and asked once."""
-    peer = cast("Shared", ALL[name]())
-    stack.callback(peer.close)
-    peer.join(filters.capacity, filters.error_rate, filters.server)
-    peer.seen(["https://www.example.com/"])
-    return peer
+    if name not in _HERE["peers"]:
+        peer, filters = ALL[name](), _HERE["filters"]
+        assert isinstance(peer, OnServer)
+        peer.join(filters.capacity, filters.error_rate, filters.server)
+        peer.seen(["https://www.example.com/"])
+        _HERE["peers"][name] = peer
+    return _HERE["peers"][name]
 
 
-def _do(peer: Shared, work: Work, barrier: Barrier) -> Done:
-    batches = cut(work.uris, work.size)
-    barrier.wait(PATIENCE)
-    begin, used = time.monotonic(), cpu()
-    total, calls = ask(getattr(peer, work.method), batches)
-    return Done(begin, time.monotonic(), cpu() - used, total, calls)
+def _do(name: str, method: str, uris: Sequence[str], size: int) -> Done:
+    """Call a method of a peer with batches of URIs, once all processes are here."""
+    try:
+        peer, batches = _joined(name), cut(uris, size)
+        _HERE["barrier"].wait(PATIENCE)
+        begin, used = time.monotonic(), cpu()
+        total, calls = ask(getattr(peer, method), batches)
+        return Done(begin, time.monotonic(), cpu() - used, total, calls)
+    except Exception as error:
+        _HERE["barrier"].abort()
+        raise RuntimeError(f"{name}: {error!r}") from error
 
 
 class Crowd:
@@ -124,51 +104,35 @@ class Crowd:
 
     def __init__(self, count: int, filters: Filters) -> None:
         self.count = count
-        self._barrier = CONTEXT.Barrier(count)
-        self._pipes = []
-        self._processes = []
-        for _ in range(count):
-            ours, theirs = CONTEXT.Pipe()
-            process = CONTEXT.Process(target=_live, args=(theirs, self._barrier, filters), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
+        given = (CONTEXT.Barrier(count), filters)
+        self._pool = ProcessPoolExecutor(count, mp_context=CONTEXT, initializer=_begin, initargs=given)
 
     def do(self, peer: str, method: str, uris: Sequence[Sequence[str]], size: int) -> list[Done]:
-        """Give each process its share of URIs, and wait until all are done.
+        """Give each process its share of URIs, and wait until all are done; each waits for the others before it begins.
 
         Raises:
             RuntimeError: one has failed.
         """
-        for pipe, share in zip(self._pipes, uris, strict=True):
-            pipe.send(Work(peer, method, share, size))
-        done = [pipe.recv() for pipe in self._pipes]
-        if wrong := [each for each in done if isinstance(each, str)]:
+        running = [self._pool.submit(_do, peer, method, share, size) for share in uris]
+        if wrong := [str(error) for each in running if (error := each.exception())]:
             raise RuntimeError("; ".join(wrong))
-        return done
+        return [each.result() for each in running]
 
-    def attempt(self, peer: str, given: Try, size: int, counters: ServerCounters) -> Attempt:
+    def attempt(self, peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
         """Insert the URIs of a try, every process its share of them."""
         watch = Watch(counters)
-        done = self.do(peer, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
+        done = self.do(peer.name, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
         used = together(watch.stop(), done)
-        return judged(peer, given, sum(each.total for each in done), used, [t for each in done for t in each.calls])
+        return judged(
+            peer.name, given, sum(each.total for each in done), used, [t for each in done for t in each.calls]
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the processes."""
-        for pipe, process in zip(self._pipes, self._processes, strict=True):
-            if error is None:
-                pipe.send(None)
-            else:
-                process.terminate()
-            process.join()
-            pipe.close()
+        self._pool.shutdown(cancel_futures=True)
 
 
 def together(used: Used, done: Sequence[Done]) -> Used:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from bench.plots import Axis, Bar, Series, bars, lines, number, panels
-from bench.tables import UNSURE, quoted
+from bench.tables import UNSURE, grouped, quoted
 
 Row = Mapping[str, Any]
 
@@ -41,6 +41,13 @@ BESIDE = (
     ("script of SETBITs", "SETBIT in Lua"),
     ("module RedisBloom", "BF.MADD"),
 )
+
+#: Charts of bars by their sections: a chart for each value of some keys, its title, its unit and its figure.
+BARS = {
+    "calls": (("mix", "batch"), "{}, {:,} a call", "items/s", "rate"),
+    "clients": (("mix", "batch", "clients"), "{}, {:,} a call, {} clients", "items/s", "rate"),
+    "retentions": (("mix",), "Retentions, {}: the server's time an item", "µs", "server"),
+}
 
 ITEMS = Axis("items in the filter", "", log=True)
 
@@ -97,10 +104,11 @@ OF_CALLS = (
 def figures(sections: Mapping[str, Row]) -> dict[str, Draw]:
     """Return what draws each chart of the results, by the name of its file."""
     drawn: dict[str, Draw] = {}
-    for name, made in (("calls", _calls), ("clients", _clients), ("retentions", _retentions), ("sizes", _sizes)):
-        if name in sections:
-            drawn |= made(sections[name])
-    return drawn
+    for section, (keys, title, unit, figure) in BARS.items():
+        for values, cells in grouped(sections.get(section, {"cells": []})["cells"], *keys).items():
+            name = "-".join(map(str, (section, *values)))
+            drawn[name] = _bars(title.format(*values), unit, cells, figure)
+    return drawn | (_sizes(sections["sizes"]) if "sizes" in sections else {})
 
 
 def overview(page: str) -> str:
@@ -111,14 +119,15 @@ def overview(page: str) -> str:
     """
     there = quoted(page)
     values = [
-        [Bar(name, _plain(there[table, peer, column]), ours=peer in OURS) for name, peer in BESIDE]
+        [_quoted_bar(name, there[table, peer, column], ours=peer in OURS) for name, peer in BESIDE]
         for _, table, column in SHOWN
     ]
     return panels([title for title, *_ in SHOWN], values)
 
 
-def _plain(figure: str) -> float:
-    return float(figure.removesuffix(UNSURE).replace(",", ""))
+def _quoted_bar(name: str, figure: str, *, ours: bool) -> Bar:
+    value = float(figure.removesuffix(UNSURE).replace(",", ""))
+    return Bar(name, value, sure=not figure.endswith(UNSURE), ours=ours)
 
 
 def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> Draw:
@@ -137,35 +146,9 @@ def _value(cell: Row, key: str) -> tuple[float, bool]:
     return cell[key]["value"], cell[key]["converged"]
 
 
-def _groups(found: Row, *keys: str) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
-    for values in dict.fromkeys(tuple(each[key] for key in keys) for each in found["cells"]):
-        yield values, [each for each in found["cells"] if tuple(each[key] for key in keys) == values]
-
-
-def _calls(found: Row) -> dict[str, Draw]:
-    return {
-        f"calls-{mix}-{batch}": _bars(f"{mix}, {batch:,} a call", "items/s", cells, "rate")
-        for (mix, batch), cells in _groups(found, "mix", "batch")
-    }
-
-
-def _clients(found: Row) -> dict[str, Draw]:
-    return {
-        f"clients-{mix}-{batch}-{number}": _bars(f"{mix}, {batch:,} a call, {number} clients", "items/s", cells, "rate")
-        for (mix, batch, number), cells in _groups(found, "mix", "batch", "clients")
-    }
-
-
-def _retentions(found: Row) -> dict[str, Draw]:
-    return {
-        f"retentions-{mix}": _bars(f"Retentions, {mix}: the server's time an item", "µs", cells, "server")
-        for (mix,), cells in _groups(found, "mix")
-    }
-
-
 def _sizes(found: Row) -> dict[str, Draw]:
     drawn: dict[str, Draw] = {}
-    for (mix, batch), cells in _groups(found, "mix", "batch"):
+    for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
         for subject in (*OF_CELLS, *(OF_CALLS if batch == 1 else ())):
             drawn |= _lines(subject, f"-{mix}-{batch}", f": {mix}, {batch:,} a call", cells)
     for subject in OF_FILTERS:

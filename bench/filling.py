@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bench.crowd import Crowd, Done, shared
 from bench.measuring import ask, cut, percentiles
+from bench.peers import Peer
 from bench.streams import Uris
+from bench.tables import Row
 from bench.usage import ServerCounters, cpu
-
-if TYPE_CHECKING:
-    from bench.peers import Peer
 
 #: Numbers of URIs that nobody inserts begin here.
 UNSEEN = 10**11
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """How a filter was filled.
-
-    Attributes:
-        items: how many items were put in.
-        processes: by how many processes.
-        rates: for each piece, the items that were in at its end, and the items a second.
-        p50, p99, p999: microseconds that 50, 99, and 99.9 of 100 calls took at most; None: too few calls.
-        longest: microseconds of the server's longest command.
-        passed: new items that were answered "seen".
-    """
-
-    items: int
-    processes: int
-    rates: list[tuple[int, float]]
-    p50: float | None
-    p99: float | None
-    p999: float | None
-    longest: float
-    passed: int
 
 
 class Filler:
@@ -53,8 +27,14 @@ class Filler:
     def __init__(self, crowd: Crowd, counters: ServerCounters) -> None:
         self._crowd, self._counters = crowd, counters
 
-    def fill(self, peer: Peer, items: int, pieces: int) -> Filled:
-        """Put the first URIs in, piece by piece."""
+    def fill(self, peer: Peer, items: int, pieces: int) -> Row:
+        """Put the first URIs in, piece by piece.
+
+        Returns:
+            How many ``items`` were put in, by how many ``processes``; for each piece, in ``rates``, the items that were
+            in at its end, and the items a second; microseconds that 50, 99, and 99.9 of 100 calls took at most, and
+            those of the server's longest command; how many new items ``passed`` as seen.
+        """
         self._counters.reset()
         rates, calls, new = [], [], 0
         for number in range(pieces):
@@ -65,7 +45,8 @@ class Filler:
             calls += [1e6 * call for each in done for call in each.calls]
             new += sum(each.total for each in done)
         longest = self._counters.read().longest if shared(peer.name) else 0.0
-        return Filled(items, len(done), rates, *percentiles(calls), longest, items - new)
+        made = {"items": items, "processes": len(done), "rates": rates, "longest": longest, "passed": items - new}
+        return made | dict(zip(("p50", "p99", "p999"), percentiles(calls), strict=True))
 
     def do(self, peer: Peer, method: str, numbers: range) -> Sequence[Done]:
         """Call ``insert`` or ``seen`` with the URIs of numbers, each process with a part of them."""

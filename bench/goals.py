@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -68,24 +69,13 @@ def cell(found: Row, **wanted: object) -> Row:
     raise LookupError(f"no cell of {wanted}")
 
 
-def _server(ours: str, theirs: str, **wanted: object) -> Finder:
-    """Find a ratio of the server's time."""
-
-    def ratio(found: Row) -> float:
-        times = [cell(found, peer=peer, **wanted)["server"]["value"] for peer in (ours, theirs)]
-        return float(times[0] / times[1])
-
-    return ratio
+def _ratio(figure: Callable[[Row], float], ours: str, theirs: str, **wanted: object) -> Finder:
+    """Find a ratio of a layout's figure to a peer's."""
+    return lambda found: figure(cell(found, peer=ours, **wanted)) / figure(cell(found, peer=theirs, **wanted))
 
 
-def _rate(theirs: str, ours: str = "blocked", **wanted: object) -> Finder:
-    """Find a ratio of items a second, of a layout to a peer."""
-
-    def ratio(found: Row) -> float:
-        rates = [cell(found, peer=peer, **wanted)["items_a_second"] for peer in (ours, theirs)]
-        return float(rates[0] / rates[1])
-
-    return ratio
+_server = partial(_ratio, lambda each: each["server"]["value"])
+_rate = partial(_ratio, lambda each: each["items_a_second"])
 
 
 def _filter(figure: Callable[[Row], float], layout: str = "blocked") -> Finder:
@@ -123,19 +113,19 @@ def _goals() -> Iterator[tuple[str, str, float, bool, Finder, str]]:
             text = f"blocked to the script of SETBITs, server time, {mix}, {name}"
             yield "script", text, limit, False, find, ""
     for mix in ("new", "seen"):
-        find = _rate("SETBIT pipeline", mix=mix, batch=500)
+        find = _rate("blocked", "SETBIT pipeline", mix=mix, batch=500)
         yield "calls", f"blocked to the client's pipeline, items/s, {mix}, 500 a call", 20, True, find, ""
     to_madd = (("new", 0.32), ("seen", 0.55))
     for batch, (mix, limit) in itertools.product((5000, 500), to_madd):
-        find = _rate("BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
+        find = _rate("blocked", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
         text = f"blocked to BF.MADD, items/s, {mix}, {batch:,} a call, 100 million items"
         yield "sizes", text, limit, True, find, COMPILED
     for mix, limit in to_madd:
-        find = _rate("BF.MADD, plain", mix=mix, batch=5000)
+        find = _rate("blocked", "BF.MADD, plain", mix=mix, batch=5000)
         text = f"blocked to BF.MADD by redis-py without hiredis, items/s, {mix}, 5,000 a call, for 100 million items"
         yield "drivers", text, limit, True, find, ""
     for batch, mix, limit in ((5000, "new", 0.75), (5000, "seen", 0.75), (500, "new", 0.6), (500, "seen", 0.75)):
-        find = _rate("BF.MADD", "redisbloom", size=HUNDRED_MILLION, mix=mix, batch=batch)
+        find = _rate("redisbloom", "BF.MADD", size=HUNDRED_MILLION, mix=mix, batch=batch)
         text = f"redisbloom to BF.MADD, items/s, {mix}, {batch:,} a call, 100 million items"
         yield "sizes", text, limit, True, find, RECORDED
     lost = _filter(lambda row: float(row["false_negatives"]), "redisbloom")

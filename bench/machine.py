@@ -7,12 +7,10 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import redis
+import redis
 
-    from bench.peers import Peer
+from bench.peers import Peer
 
 
 def processor() -> str:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from bench.kbest import Best, Rule, best_of, race
-from bench.peers import ALL, Peer
+from bench.peers import Peer
 from bench.servers import Missing
 from bench.streams import WARM, Try, tries, warm
 from bench.usage import ServerCounters, Used, Watch
 
-#: A function that makes one try of one peer.
-Runner = Callable[[], "Attempt"]
+#: A mix, the items of one call, and those of one try.
+Kind = tuple[str, int, int]
 
 #: A percentile is told if at least so many calls lie beyond it.
 BEYOND = 1
@@ -25,36 +25,6 @@ BEYOND = 1
 
 class WrongAnswer(Exception):
     """A peer did not answer as it must: its figures would be of other work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured.
-
-    Attributes:
-        mixes: names of ``bench.streams.MIXES``.
-        batches: the items of one call, with the items of one try.
-        rule: when tries agree.
-        capacity: items that each filter is made for.
-        error_rate: of each filter.
-        seed: draws the orders and the URIs.
-
-    Raises:
-        ValueError: the filters cannot hold all items.
-    """
-
-    mixes: tuple[str, ...]
-    batches: Mapping[int, int]
-    rule: Rule
-    capacity: int
-    error_rate: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        inserting = [mix for mix in self.mixes if mix != "seen"]
-        most = WARM + len(inserting) * self.rule.tries * sum(self.batches.values())
-        if most > self.capacity:
-            raise ValueError(f"filters for {self.capacity:,} items do not hold the {most:,} of this plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +78,7 @@ class Cell:
 
 
 def opened(
-    names: Sequence[str], capacity: int, error_rate: float, server: str, stack: ExitStack
+    chosen: Iterable[Peer], capacity: int, error_rate: float, server: str, stack: ExitStack
 ) -> tuple[dict[str, Peer], dict[str, str]]:
     """Open peers; the stack closes them.
 
@@ -117,15 +87,14 @@ def opened(
     """
     peers: dict[str, Peer] = {}
     left_out: dict[str, str] = {}
-    for name in names:
-        peer = ALL[name]()
+    for peer in chosen:
+        stack.callback(peer.close)
         try:
             peer.open(capacity, error_rate, server)
         except Missing as error:
-            left_out[name] = str(error)
-            continue
-        stack.callback(peer.close)
-        peers[name] = peer
+            left_out[peer.name] = str(error)
+        else:
+            peers[peer.name] = peer
     return peers, left_out
 
 
@@ -199,36 +168,41 @@ def judged(name: str, given: Try, new: int, used: Used, calls: Sequence[float]) 
     return Attempt(used, len(given.uris), given.new, given.new - new, calls)
 
 
-def measure(peers: Mapping[str, Peer], plan: Plan, counters: ServerCounters, known: int = WARM) -> Iterator[Cell]:
-    """Yield the cells of each mix and batch: of every peer that takes such batches.
+def measure(
+    peers: Mapping[str, Peer],
+    kinds: Iterable[Kind],
+    rule: Rule,
+    seed: int,
+    attempt_of: Callable[[Peer, Try, int], Attempt],
+    known: int = WARM,
+    figure: str = "wall",
+    first: int = 0,
+) -> Iterator[Cell]:
+    """Race the peers in each kind of calls; yield the cells of every peer that takes such batches.
 
     Args:
         peers: open and warm.
-        plan: what is measured.
-        counters: of the server.
+        kinds: what they race in.
+        rule: when tries agree.
+        seed: draws the orders and the URIs.
+        attempt_of: makes a try of a peer, with so many items a call.
         known: so many of the first URIs are in each filter.
+        figure: that of ``Used`` about which the tries agree.
+        first: so many kinds went into the same filters before.
     """
-    dice = random.Random(plan.seed)
-    for place, (mix, (size, items)) in enumerate(itertools.product(plan.mixes, plan.batches.items())):
+    dice = random.Random(seed)
+    for place, (mix, size, items) in enumerate(kinds, first):
         racing = {
-            name: contestant(peer, tries(mix, items, place, plan.seed, known), size, counters)
+            name: partial(_attempt, attempt_of, peer, tries(mix, items, place, seed, known), size)
             for name, peer in peers.items()
             if size in peer.batches
         }
-        yield from raced(racing, (mix, size), plan.rule, dice)
+        for name, found in race(racing, lambda each: getattr(each.used, figure), rule, dice).items():
+            yield cell(name, mix, size, rule, found)
 
 
-def raced(
-    racing: Mapping[str, Runner], kind: tuple[str, int], rule: Rule, dice: random.Random, figure: str = "wall"
-) -> Iterator[Cell]:
-    """Yield the cells of a race of a mix and a batch, which ends when the tries agree about a figure of ``Used``."""
-    for name, found in race(racing, lambda each: getattr(each.used, figure), rule, dice).items():
-        yield cell(name, *kind, rule, found)
-
-
-def contestant(peer: Peer, given: Iterator[Try], size: int, counters: ServerCounters) -> Runner:
-    """Return a function that makes the next try of a peer."""
-    return lambda: attempt(peer, next(given), size, counters)
+def _attempt(attempt_of: Callable[[Peer, Try, int], Attempt], peer: Peer, given: Iterator[Try], size: int) -> Attempt:
+    return attempt_of(peer, next(given), size)
 
 
 def cell(name: str, mix: str, batch: int, rule: Rule, found: Sequence[Attempt]) -> Cell:

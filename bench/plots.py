@@ -25,8 +25,8 @@ AVAILABLE = find_spec("matplotlib") is not None
 #: Inches. A telephone shows a chart half as wide, and its text can still be read.
 WIDTH, HEIGHT, BAR, AROUND_BARS, AROUND_PANELS = 6.0, 4.8, 0.25, 1.0, 0.6
 
-#: The colours of bars: of this library's, and of others.
-OURS, OTHERS = "#b20600", "#7a9cc6"
+#: The colours of bars: of this library's, which is that of its page (red would look like an error), and of others.
+OURS, OTHERS = "#0b6a75", "#7a9cc6"
 
 #: The colours of lines (M. Okabe, K. Ito), which colour-blind readers tell apart, and the marks of their points. Their
 #: numbers have no common factor, so each of the first 56 peers has a pair of its own, in every chart the same.

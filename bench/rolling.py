@@ -10,10 +10,8 @@ its sums.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
-import csv
 import itertools
 import os
 import random
@@ -23,17 +21,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from csv import DictReader
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from bench import servers
+from bench import ROOT, runner, servers
 from bench.hostile.memory import resident
 from bench.plots import Axis, Series, lines
 from bench.urls import url
 from bench.usage import ServerCounters
 from urifilter_redis import Timeouts, UriFilter
-
-HERE = Path(__file__).parent
 
 #: Items of a call, and calls a second with new ones.
 CALL, NEW = 50, 8
@@ -142,7 +140,7 @@ def working(server: str, archive: str, log: Path) -> Iterator[subprocess.Popen[b
     """Run a worker, whose rounds are a second apart."""
     command = [sys.executable, "-m", "urifilter_redis.cli", "worker", "--redis", server, "--archive", archive]
     with log.open("ab") as said:
-        process = subprocess.Popen([*command, "--checkpoint-every", "1s"], cwd=HERE.parent, stderr=said)
+        process = subprocess.Popen([*command, "--checkpoint-every", "1s"], cwd=ROOT, stderr=said)
     try:
         yield process
     finally:
@@ -177,26 +175,26 @@ def rows(crawl: Crawl, period: float, seconds: float, sizes: Callable[[], Mappin
         time.sleep(max(0, start + step - time.monotonic()))
 
 
-def run(options: argparse.Namespace) -> collections.Counter[str]:
+def run(csv: Path, minutes: float, period: int, slices: int, server: str, seed: int) -> collections.Counter[str]:
     """Run the server, the worker and the client; write the rows; return the sums of the answers."""
     totals: collections.Counter[str] = collections.Counter()
     settings = {
-        "capacity": int(SPARE * NEW * CALL * options.period * options.slices),
+        "capacity": int(SPARE * NEW * CALL * period * slices),
         "error_rate": ERROR_RATE,
         "retention": "rolling",
-        "slices": options.slices,
-        "period": f"{options.period}s",
+        "slices": slices,
+        "period": f"{period}s",
         "shards": 2,
     }
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(servers.server(options.server))
+        client = stack.enter_context(servers.server(server))
         counters = stack.enter_context(ServerCounters(client))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="uf-")))
         where = {"redis": servers.address(client), "archive": folder.as_uri()}
         news = stack.enter_context(UriFilter.create("rolling", **where, **settings, rotate="never", timeouts=TIMEOUTS))
-        log = options.csv.with_suffix(".worker.log")
+        log = csv.with_suffix(".worker.log")
         worker = stack.enter_context(working(where["redis"], where["archive"], log))
-        server = client.info("server")["process_id"]
+        process = client.info("server")["process_id"]
 
         def sizes() -> dict[str, float]:
             if worker.poll() is not None:
@@ -207,15 +205,15 @@ def run(options: argparse.Namespace) -> collections.Counter[str]:
                 "turns": info.epoch,
                 "longest_command_ms": round(longest / 1000, 2),
                 "filter_bytes": info.memory,
-                "server_bytes": resident(server),
+                "server_bytes": resident(process),
                 "client_bytes": resident(os.getpid()),
                 "worker_bytes": resident(worker.pid),
                 "archive_bytes": size_of(folder),
             }
 
-        crawl = Crawl(news, (options.slices - 1) * options.period, options.seed)
-        with options.csv.open("w", buffering=1) as file:
-            for row in rows(crawl, options.period, 60 * options.minutes, sizes):
+        crawl = Crawl(news, (slices - 1) * period, seed)
+        with csv.open("w", buffering=1) as file:
+            for row in rows(crawl, period, 60 * minutes, sizes):
                 if not totals:
                     print(*row, sep=",", file=file)
                 print(*row.values(), sep=",", file=file)
@@ -253,12 +251,8 @@ def charts(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
         series("longest call of the client", max, "longest_call_ms"),
         series("longest command of the server", max, "longest_command_ms"),
     ]
-    rates = [
-        1000 * mistaken / new
-        for (_, mistaken), (_, new) in zip(
-            series("", sum, "mistaken").points, series("", sum, "new").points, strict=True
-        )
-    ]
+    mistaken, new = (series(name, sum, name).points for name in ("mistaken", "new"))
+    rates = [1000 * some / of for (_, some), (_, of) in zip(mistaken, new, strict=True)]
     minutes = [at for at, _ in memory[0].points]
     errors = [
         Series("measured", [*zip(minutes, rates, strict=True)], ours=True),
@@ -272,33 +266,41 @@ def charts(found: Sequence[Mapping[str, str]]) -> dict[str, str]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Watch, or draw."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.rolling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=90)
-    parser.add_argument("--csv", type=Path, default=Path("rolling.csv"))
-    parser.add_argument("--period", type=int, default=10, help="seconds")
-    parser.add_argument("--slices", type=int, default=30)
-    parser.add_argument("--server", choices=("redis", "valkey"), default="redis")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the charts of this file, and measure nothing")
-    parser.add_argument("--out", type=Path, default=HERE / "charts", help="the folder of the charts")
-    options = parser.parse_args(arguments)
-    if options.chart:
-        with options.chart.open() as file:
-            found = [*csv.DictReader(file)]
+def watch(
+    minutes: float = 90,
+    csv: Path = Path("rolling.csv"),
+    period: int = 10,
+    slices: int = 30,
+    server: Annotated[str, ("redis", "valkey")] = "redis",
+    seed: int = 1,
+    chart: Path | None = None,
+    out: Path = ROOT / "bench" / "charts",
+) -> None:
+    """Watch, or draw.
+
+    Options:
+        period: seconds
+        chart: draw the charts of this file, and measure nothing
+        out: the folder of the charts
+    """
+    if chart:
+        with chart.open() as file:
+            found = [*DictReader(file)]
         for name, text in charts(found).items():
-            (options.out / f"{name}.svg").write_text(text)
+            (out / f"{name}.svg").write_text(text)
         sums = {name: sum(int(row[name]) for row in found) for name in ANSWERS}
         longest = {name: max(float(row[f"longest_{name}_ms"]) for row in found) for name in ("command", "call")}
         print({"seconds": found[-1]["seconds"], "turns": found[-1]["turns"]} | sums | longest)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and all that runs ends with it
-    totals = run(options)
+    totals = run(csv, minutes, period, slices, server, seed)
     print(", ".join(f"{name} {count:,}" for name, count in totals.items()))
     sys.exit(1 if totals["wrong"] else 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the command line says."""
+    watch(**runner.options(watch, "python -m bench.rolling", __doc__, arguments))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""Servers to measure. Scripts import it as ``servers``, the package as ``bench.servers``."""
+"""Servers to measure, and the service."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
+import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import redis
@@ -65,10 +68,10 @@ def server(name: str, port: int = 0) -> Iterator[redis.Redis]:
     """
     program, *more = command(name)
     with tempfile.TemporaryDirectory(prefix="uf-") as folder:
-        socket = f"{folder}/s"
-        options = ["--port", str(port), "--unixsocket", socket, "--save", "", "--dir", folder, *more]
+        path = f"{folder}/s"
+        options = ["--port", str(port), "--unixsocket", path, "--save", "", "--dir", folder, *more]
         process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=socket)
+        client = redis.Redis(unix_socket_path=path)
         try:
             _wait(client, process)
             yield client
@@ -92,3 +95,52 @@ def _wait(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:
 def address(client: redis.Redis) -> str:
     """Return the URL of the unix socket of a server that ``server`` runs."""
     return f"unix://{client.connection_pool.connection_kwargs['path']}"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def apart(process: int) -> Iterator[None]:
+    """Keep this process and another one on processors of their own, where the system can say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(process, {max(allowed)})
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@contextlib.contextmanager
+def python(command: Sequence[str], ready: str, times: int = 1) -> Iterator[tuple[int, str]]:
+    """Run a module of Python; yield its process id, and what it said until it had said so many times that it is ready.
+
+    Raises:
+        RuntimeError: it has ended instead.
+    """
+    with tempfile.NamedTemporaryFile() as said:
+        process = subprocess.Popen([sys.executable, "-m", *command], stderr=said)
+        try:
+            while (log := Path(said.name).read_text()).count(ready) < times:
+                if process.poll() is not None:
+                    raise RuntimeError(log)
+                time.sleep(0.05)
+            yield process.pid, log
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextlib.contextmanager
+def service(url: str, workers: int = 1) -> Iterator[tuple[int, str]]:
+    """Run the service on a server; yield its process id and its address."""
+    command = ["urifilter_redis.cli", "serve", "--port", "0", "--redis", url, "--workers", str(workers)]
+    with python(command, "Application startup complete", workers) as (process, log):
+        yield process, log.split("listens at ")[1].split()[0]

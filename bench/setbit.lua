@@ -1,4 +1,4 @@
--- What one would write first: k SETBITs an item, no checks, no record. The reference of bench/bench.py. With GETBIT in
+-- What one would write first: k SETBITs an item, no checks, no record. The reference of bench inserts. With GETBIT in
 -- the place of SETBIT it only asks.
 local items, m, k = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ages = {}

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any
 
 from bench.urls import url
 
@@ -52,13 +52,7 @@ class Uris(Sequence[str]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
+    def __getitem__(self, place: Any) -> Any:
         """Return a URI, or a list of them."""
         if isinstance(place, slice):
             return [url(number).decode() for number in self._numbers[place]]

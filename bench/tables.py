@@ -1,4 +1,4 @@
-"""Tables of Markdown, of the rows of a section."""
+"""Tables of Markdown, of the rows of sections and of scripts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,41 @@ Column = tuple[str, Callable[[Any], str]]
 
 def table(columns: Sequence[Column], rows: Iterable[Any], words: int = 1) -> Iterator[str]:
     """Yield the lines of a table; all columns but the first ``words`` are of figures."""
-    yield f"| {' | '.join(heading for heading, _ in columns)} |"
+    yield _row(heading for heading, _ in columns)
     yield f"|{' --- |' * words}{' ---: |' * (len(columns) - words)}"
-    for row in rows:
-        yield f"| {' | '.join(written(row) for _, written in columns)} |"
+    yield from (_row(written(row) for _, written in columns) for row in rows)
+
+
+def figures(lines: Iterable[str | Mapping[str, str | float]]) -> Iterator[str]:
+    """Yield texts as they are, and rows as lines of tables: another one begins where the columns are others.
+
+    The columns before the first number are of words. A column becomes as wide as its widest cell so far.
+    """
+    columns: list[str] = []
+    for line in lines:
+        if isinstance(line, str):
+            columns = []
+            yield line
+            continue
+        cells = [each if isinstance(each, str) else _number(each) for each in line.values()]
+        begins, columns = columns != [*line], [*line]
+        if begins:
+            words = next((n for n, each in enumerate(line.values()) if not isinstance(each, str)), len(cells))
+            widths = [max(4, len(each)) for each in columns]
+        widths = [max(pair) for pair in zip(widths, map(len, cells), strict=True)]
+        aligned = [f"{'<' if n < words else '>'}{width}" for n, width in enumerate(widths)]
+        if begins:
+            yield _row(map(format, columns, aligned))
+            yield _row("-" * width if n < words else f"{'-' * (width - 1)}:" for n, width in enumerate(widths))
+        yield _row(map(format, cells, aligned))
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else figure(value, 2 if abs(value) < 100 else 0)  # noqa: PLR2004
 
 
 def figure(value: float | None, digits: int = 2) -> str:
@@ -65,9 +96,9 @@ def cells_table(cells: Sequence[Row]) -> Iterator[str]:
     yield from table(columns, cells)
 
 
-def cells_tables(cells: Iterable[Row]) -> Iterator[str]:
-    """Yield a table of cells for each mix and batch."""
-    for (mix, batch), some in grouped(cells, "mix", "batch").items():
+def cells_tables(found: Row) -> Iterator[str]:
+    """Yield a table of a section's cells for each mix and batch."""
+    for (mix, batch), some in grouped(found["cells"], "mix", "batch").items():
         yield f"\n### {mix}, {batch:,} a call\n"
         yield from cells_table(some)
 

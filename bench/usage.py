@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import redis
@@ -103,6 +106,38 @@ def _commands(fields: Mapping[str, str], before: str) -> list[str]:
     return [
         value for name, value in fields.items() if name.startswith(before) and not name[len(before) :].startswith(OWN)
     ]
+
+
+def spent(client: redis.Redis) -> int:
+    """Return the microseconds that a server has taken for scripts so far."""
+    return int(client.info("commandstats").get(SPENT + SCRIPTS, {"usec": 0})["usec"])
+
+
+def cpu_of(client: redis.Redis, thread: str = "_main_thread") -> float:
+    """Return the seconds of processor time that a server's main thread has taken; "": that all of them have."""
+    used = client.info("cpu")
+    return float(used[f"used_cpu_user{thread}"]) + float(used[f"used_cpu_sys{thread}"])
+
+
+def cpu_of_process(process: int) -> float:
+    """Return the seconds of processor time that a process has taken (Linux only)."""
+    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def run(command: Sequence[str], given: Path, taken: Path, environment: Mapping[str, str]) -> resource.struct_rusage:
+    """Run a program with a file as its input and another as its output; return its processor time and memory.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    with given.open("rb") as stdin, taken.open("wb") as stdout:
+        process = subprocess.Popen(command, stdin=stdin, stdout=stdout, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return used
 
 
 def cpu() -> float:

@@ -13,9 +13,9 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.encoding import MOST_BYTES
 from urifilter_redis.claiming.base import Beating
-from urifilter_redis.engine.holdings import BEATS, ClaimOptions
+from urifilter_redis.engine.holdings import BEATS, Claiming, ClaimOptions
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.claims import options_of_release, reason_of
+from urifilter_redis.flows.claims import options_of_commit, options_of_release
 from urifilter_redis.protocol.claims import (
     NO_HOLDER,
     PARKED,
@@ -262,15 +262,15 @@ def commit(
     """
     if (reject is None) != (holder is None):
         raise click.UsageError("--reject and --holder go together: only what a holder has in flight is rejected")
-    holding, reason = NO_HOLDER, None
+    holding = NO_HOLDER
     summary: Summary = _Committed(name, form=form)
     text = "{new:,} final now, {seen:,} were before (filter {filter})"
     if holder is not None and reject is not None:
-        holding, reason = Holding(holder, round(lease * 1000)), reason_of(reject)
+        holding = Holding(holder, round(lease * 1000))
         summary, text = _Rejected(name, form=form), "{new:,} rejected, {seen:,} were not in flight (filter {filter})"
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
-        return ClaimOptions(holding, reason=reason)
+        return options_of_commit(holding, reject)
 
     change_lines(options, "commit", summary, files, text, claim_options=claim_options, fills=True, quiet=quiet)
 
@@ -310,7 +310,7 @@ def release(
 
 
 def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:
-    return ClaimOptions(holding, kept=dict(enumerate(map(packed, items))))
+    return Claiming(holding, kept=dict(enumerate(map(packed, items))))
 
 
 def _keepable(summary: Summary, window: Window) -> Window:
@@ -466,7 +466,9 @@ def _print_list(
     """Write at most ``limit`` items to stdout, and to stderr whether there are more, or none."""
     shown = found[:limit]
     if options.json:
-        print_json([asdict(each) | _json_values(each) for each in shown])
+        print_json(
+            [asdict(each) | {"item": _json_value(each.item), "payload": _json_value(each.payload)} for each in shown]
+        )
         return
     if not found:
         say(none)
@@ -474,10 +476,6 @@ def _print_list(
     columns(head, map(row, shown))
     if len(found) > limit:
         say(f"there are more: --limit {2 * limit}")
-
-
-def _json_values(found: InFlight | DeadLetter) -> dict[str, Any]:
-    return {"item": _json_value(found.item), "payload": _json_value(found.payload)}
 
 
 def _shown(item: Any) -> str:

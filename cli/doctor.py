@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -29,9 +29,12 @@ from urifilter_redis.transport.url import database_of
 from .common import Shared, columns, filter_name, pass_shared, print_json, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from urifilter_redis.flows.info import FilterInfo
+    from urifilter_redis.engine.backend import Backend
+    from urifilter_redis.engine.steps import Flow
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -64,7 +67,7 @@ def doctor(options: Shared, part: str | None, name: str | None, layout: str | No
     findings = run(examine_masters, **options.where())
     for each in list_filters(**options.where()):
         findings += _filter(options, each)
-    findings += _archive(options)
+    findings += _of_archive(options, examine_archive) or ()
     if options.json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -84,27 +87,15 @@ def _print_acl(options: Shared, part: str, name: str | None, layout: str) -> Non
         click.echo(line)
 
 
-def _archive(options: Shared) -> list[Finding]:
+def _of_archive(options: Shared, flow: Callable[[Backend], Flow[T]]) -> T | None:
+    """Run a flow about the archive that was named; None: none was."""
     backend = named_backend(options.archive)
     if backend is None:
-        return []
+        return None
     try:
-        return drive(examine_archive(backend))
+        return drive(flow(backend))
     finally:
         drive(backend.close())
-
-
-def _kept(options: Shared, found: FilterInfo) -> Iterator[Finding]:
-    """Yield that the archive which was named does not keep a filter."""
-    backend = named_backend(options.archive)
-    if backend is None:
-        return
-    try:
-        finding = drive(examine_kept(backend, found.name, found.uid, found.archive))
-    finally:
-        drive(backend.close())
-    if finding is not None:
-        yield finding
 
 
 def _filter(options: Shared, name: str) -> Iterator[Finding]:
@@ -114,7 +105,9 @@ def _filter(options: Shared, name: str) -> Iterator[Finding]:
             yield examine_filter(found, run(server_time, **options.where()) / 1000)
             yield from examine_claims(found)
             yield from examine_copies(found)
-            yield from _kept(options, found)
+            kept = _of_archive(options, lambda backend: examine_kept(backend, found.name, found.uid, found.archive))
+            if kept is not None:
+                yield kept
     except UriFilterError as error:
         yield Finding("danger", f"filter {name}", str(error))
     with contextlib.suppress(UriFilterError):  # opening the filter has failed, too, and is a finding already

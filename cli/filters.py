@@ -163,21 +163,15 @@ def create(
         raise click.UsageError("--capacity is missing: how many items, such as 10M or 1e8")
     with made(UriFilter, name, **options.filter(), **settings, large=yes) as new:
         found, config = new.info(), new.config
-    if context.get_parameter_source("layout") is ParameterSource.DEFAULT and like is None:
-        _mention_module(options, found)
+    is_chosen = like is not None or context.get_parameter_source("layout") is not ParameterSource.DEFAULT
+    # nothing is said of a filter with items: it was made before
+    may_change = not (is_chosen or found.archive or found.inserted) and allows_module(found)
+    if may_change and run(has_module, **options.where()):
+        say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
     if options.json:
         print_json(found.to_dict())
     else:
         click.echo(f"{name}: {_described(config)}")
-
-
-def _mention_module(options: Shared, found: FilterInfo) -> None:
-    """Say on stderr that the server has commands with which a filter of these settings would be faster.
-
-    Nothing is said of a filter with items: it was made before.
-    """
-    if found.archive is None and not found.inserted and allows_module(found) and run(has_module, **options.where()):
-        say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
 
 
 def _described(config: Config) -> str:

@@ -28,7 +28,7 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.rules import canonical_rules
-from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, size, size_text
+from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, Sizing, size, size_text
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.extras import how_to_get
 from urifilter_redis.protocol.calls import items_a_call
@@ -205,14 +205,7 @@ class ClusterPlan:
         sizes = {"shard": self._written, "filter": self._written * self.sizing.shards}
         return {
             "filters": self.names,
-            "layout": self.settings.layout,
-            "retention": self.settings.retention,
-            "capacity": self.settings.capacity,
-            "error_rate": self.settings.error_rate,
-            "shards": self.sizing.shards,
-            "segments": self.sizing.segments,
-            "segment_bytes": self.sizing.segment_bytes,
-            "live_slices": live_slices(self.settings),
+            **_geometry(self.settings, self.sizing),
             "nodes": self.nodes,
             "a_node": self._shares(),
             "batch": self._asked.items,
@@ -229,18 +222,15 @@ class ClusterPlan:
 
     def notes(self) -> Iterator[str]:
         """Yield what the tables do not say."""
-        yield from self._division()
+        filters = len(self.names)
+        if filters > 1:
+            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
+            yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
         yield from self._evenness()
         yield from self._slowness()
         calls = f"{self._asked.calls:,.3g}" if self._asked.calls < 1000 else f"{self._asked.calls:,.0f}"  # noqa: PLR2004
         text = f"Items a second are for one core a master, and for clients that ask about {self._asked.items:,} at once"
         yield f"{text}, in {calls} calls (--batch). Measured by `{costs.COMMAND}`: {costs.MACHINE}."
-
-    def _division(self) -> Iterator[str]:
-        filters = len(self.names)
-        if filters > 1:
-            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
-            yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
 
     def _evenness(self) -> Iterator[str]:
         """Yield a line if some masters have much less to do than others, or nothing."""
@@ -282,6 +272,20 @@ class ClusterPlan:
         for key, microseconds in (("new", self._asked.new), ("seen", self._asked.seen)):
             found[key] = {part: 1e6 / microseconds * number / most for part, number in shards.items()}
         return found
+
+
+def _geometry(settings: Settings, sizing: Sizing) -> dict[str, Any]:
+    """Return what ``--json`` prints of a filter, on one server and on several."""
+    return {
+        "layout": settings.layout,
+        "retention": settings.retention,
+        "capacity": settings.capacity,
+        "error_rate": settings.error_rate,
+        "shards": sizing.shards,
+        "segments": sizing.segments,
+        "segment_bytes": sizing.segment_bytes,
+        "live_slices": live_slices(settings),
+    }
 
 
 def _even(masters: Sequence[int]) -> bool:
@@ -330,8 +334,9 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         _print_nodes({"capacity": capacity, "error_rate": error_rate, **time}, cluster, as_json=options.json)
         return
     size(1, error_rate)  # an error rate that is impossible at any capacity ends the command
+    allowed = {"counting": time["retention"] == "forever", REDISBLOOM: allows_module(Shape(capacity=1, **time))}
     plans: list[Plan | Impossible] = []
-    for layout in _layouts(time):
+    for layout in (each for each in LAYOUTS if allowed.get(each, True)):
         for rate in sorted({*SHOWN, error_rate}, reverse=True):
             settings = {"capacity": capacity, "error_rate": rate, "layout": layout, **time}
             try:
@@ -345,12 +350,6 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
         return
     head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "bitmaps", "wrongly skipped", "")
     columns(head, (each.row(error_rate) for each in plans))
-
-
-def _layouts(time: dict[str, Any]) -> list[str]:
-    """Return the layouts that filters with these settings may have."""
-    allowed = {"counting": time["retention"] == "forever", REDISBLOOM: allows_module(Shape(capacity=1, **time))}
-    return [each for each in LAYOUTS if allowed.get(each, True)]
 
 
 @dataclass
@@ -409,18 +408,11 @@ class Plan:
         """Return what ``--json`` prints."""
         sizing, settings = self.sizing, self.settings
         return {
-            "layout": sizing.layout,
-            "retention": settings.retention,
-            "capacity": settings.capacity,
-            "error_rate": settings.error_rate,
+            **_geometry(settings, sizing),
             "k": sizing.k,
             "bits_per_item": self.bits,
             "memory_at_first": sizing.memory,
             "memory_when_full": self.full,
-            "live_slices": self.slices,
-            "shards": sizing.shards,
-            "segments": sizing.segments,
-            "segment_bytes": sizing.segment_bytes,
             "slice_capacity": sizing.capacity,
             "shard_capacity": sizing.shard_capacity,
             "error_rate_at_capacity": error_rate_at_capacity(settings),

@@ -446,7 +446,9 @@ class _Csv:
             except csv.Error as error:
                 if ended:  # within quotes
                     return
-                row, why = [], _why_no_csv(error)
+                row, why = [], f"it is no CSV: {error}"
+                if "new-line" in why:
+                    why = "a carriage return stands within a field that has no quotes"
             yield _Record(start, reader.line_num, row, why)
             start = reader.line_num
 
@@ -522,9 +524,3 @@ def _too_long() -> str:
 
 def _columns(number: int) -> str:
     return f"{number} column{'' if number == 1 else 's'}"
-
-
-def _why_no_csv(error: csv.Error) -> str:
-    if "new-line" in str(error):
-        return "a carriage return stands within a field that has no quotes"
-    return f"it is no CSV: {error}"

@@ -110,11 +110,8 @@ class Signals:
             ready, _, _ = select.select(files, [], [], None if end is None else max(0.0, end - time.monotonic()))
             if ready != [self._woken] or self._caught is not None:
                 return
-            self._forget_byte()  # of a signal that others handle
-
-    def _forget_byte(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._woken, 1 << 10)
+            with suppress(BlockingIOError):
+                os.read(self._woken, 1 << 10)  # the byte of a signal that others handle
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()

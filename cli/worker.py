@@ -15,6 +15,7 @@ import click
 
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import connect, list_filters
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import size_text
 from urifilter_redis.engine.driver import drive
@@ -70,9 +71,9 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
     Example:
       urifilter restore news --archive file:///var/lib/urifilter/archive
     """
-    where = options.where()
-    connector, session = connect(name, where["redis"], where["prefix"], where["timeouts"], options.archive)
-    with UriFilter(connector, session) as opened:
+    wanted = ClientOptions(name, options.archive, **options.where())
+    connector, session = connect(wanted)
+    with UriFilter(wanted, connector, session) as opened:
         drive(restore_by_hand(session), connector, session.check)
         done = opened.restored
         if not opened.config.has_backend:

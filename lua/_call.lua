@@ -1,14 +1,15 @@
 -- Call ids, and the records in the key replies.
--- id: reads the call id, and answers a repeat from its record. old_records: removes records that nobody needs.
--- record: writes the record of this call.
+-- id: reads the call id, and answers a repeat from its record. record: writes the record of this call.
 
 -- @section id
 -- A writing call may have a call id. From the record of the call a repeat gets the same answers.
 -- A + behind the id: the caller waits for replicas. So a repeat writes its record again, because WAIT after a call that
 -- writes nothing proves nothing. (HDEL of no field lets the call write while the server is out of memory.)
 -- A * behind the id: the caller turns the shard if the answer is DUE.
+-- A = and 16 hex digits behind that: the digest of the whole request, of which this call has a part, maybe no item. They
+-- belong to the items, so that another request under this id is refused.
 -- A record is cmsgpack: sequence, time, count, items and the answers; without the answers if the call changed nothing.
--- Its items are SCOPE, and then the digest of a single item; of several items the SHA-1 of SCOPE and digests.
+-- Its items are SCOPE, the request, and then the digest of a single item; of several items the SHA-1 of all that.
 -- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So
 -- a repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.
 -- Needs: call, packed, count, SCOPE (all but the items that the answers depend on: max_age, the holder and its lease),
@@ -16,7 +17,8 @@
 -- the answer 0 means that an item is in the slices now).
 -- Gives: field (of the record; nil without a call id), marked (whether the id has a *), changed_nothing (whether this
 -- repeats a call that changed nothing), recorded (the answers of a call whose items may be missing; packed and count
--- are then those that were new), and for old_records and record: sequence, now, items, adds, padding, RECORD_LIFE.
+-- are then those that were new), remove_old_records (a function: removes records that nobody needs), and for record:
+-- sequence, now, items, adds, padding.
 
 local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call can run after its record is removed
 -- A hash with a value of over 64 bytes is a hash table. Without one it is a list of up to 512 records, in which finding
@@ -25,18 +27,39 @@ local DEADLINE_AHEAD = 2 * 60 * 1000 -- ms; shorter than RECORD_LIFE, so no call
 local PADDING = '                                                                '
 local RECORD_LIFE = 10 * 60 * 1000 -- ms
 
-local field, sequence, deadline, now, items
+local field, sequence, deadline, now, items, request
 local adds, changed_nothing, marked, padding, recorded = false, false, false, '', nil
+
+-- A call that adds a record checks two random ones and removes those that are old, because clients leave theirs behind.
+-- Records from the future, written when this server's clock was ahead, are not among the two: they count as made now.
+-- They may still be asked for, and would else stay until that time. This comes before the first bit, because a user may
+-- lack the right to these commands.
+local function remove_old_records()
+  local LOOKED_AT, FROM_THE_FUTURE, looked_at = 2, 8, 0
+  for _, other in ipairs(adds and call('HRANDFIELD', KEYS[2], FROM_THE_FUTURE) or {}) do
+    if looked_at == LOOKED_AT then break end
+    local record = call('HGET', KEYS[2], other)
+    local behind, last, time = cmsgpack.unpack_limit(record, 2)
+    if time > now then
+      call('HSET', KEYS[2], other, cmsgpack.pack(last, now) .. string.sub(record, behind + 1))
+    else
+      looked_at = looked_at + 1
+      if now - time > RECORD_LIFE then call('HDEL', KEYS[2], other) end
+    end
+  end
+end
+
 if ARGV[2] ~= '-' then
   local waits, mark
-  field, sequence, deadline, waits, mark = string.match(ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)(%*?)$')
-  if not field or #ARGV[2] > 80 then
+  field, sequence, deadline, waits, mark, request = string.match(
+    ARGV[2], '^(%x+/%d+)/(%d+)/(%d+)(%+?)(%*?)(=?%x*)$')
+  if not field or #ARGV[2] > 100 or (request ~= '' and #request ~= 17) then
     return redis.error_reply('BADARG a call id is client/slot/sequence/deadline, or -')
   end
   marked = mark == '*'
   local time = call('TIME')
   now, sequence = time[1] * 1000 + time[2] / 1000, tonumber(sequence)
-  local raw = SCOPE .. packed
+  local raw = SCOPE .. request .. packed
   items = count > 1 and redis.sha1hex(raw) or raw
   local record = call('HGET', KEYS[2], field)
   adds = not record
@@ -75,26 +98,12 @@ if ARGV[2] ~= '-' then
     return redis.error_reply(string.format(
       'LATECALL %.0f is the time here in ms: the deadline is past, or over two minutes ahead', now))
   end
-end
-
--- @section old_records
--- A call that adds a record checks two random ones and removes those that are old, because clients leave theirs behind.
--- Records from the future, written when this server's clock was ahead, are not among the two: they count as made now.
--- They may still be asked for, and would else stay until that time. These lines come before the first bit, because a
--- user may lack the right to their commands.
--- Needs: call, and what id gives.
-
-local LOOKED_AT, FROM_THE_FUTURE = 2, 8
-local looked_at = 0
-for _, other in ipairs(adds and call('HRANDFIELD', KEYS[2], FROM_THE_FUTURE) or {}) do
-  if looked_at == LOOKED_AT then break end
-  local record = call('HGET', KEYS[2], other)
-  local behind, last, time = cmsgpack.unpack_limit(record, 2)
-  if time > now then
-    call('HSET', KEYS[2], other, cmsgpack.pack(last, now) .. string.sub(record, behind + 1))
-  else
-    looked_at = looked_at + 1
-    if now - time > RECORD_LIFE then call('HDEL', KEYS[2], other) end
+  if packed == '' and request ~= '' then
+    if not changed_nothing then
+      remove_old_records()
+      call('HSET', KEYS[2], field, cmsgpack.pack(sequence, now, count, items, nil) .. padding)
+    end
+    return {}
   end
 end
 

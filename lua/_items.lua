@@ -28,7 +28,7 @@ elseif ARGV[4] ~= 'bin' or FIRST_ITEM ~= LAST_ITEM then
   return redis.error_reply('BADARG encoding is bin with one argument of items, or hex with one an item')
 end
 local count = #packed / 16
-if count < 1 or count % 1 ~= 0 or count > MAX_ITEMS then
+if count % 1 ~= 0 or count > MAX_ITEMS or (count == 0 and not string.find(ARGV[2], '=', 1, true)) then
   return redis.error_reply('BADARG items are 1 to ' .. MAX_ITEMS .. ' digests of 16 bytes')
 elseif not max_age or max_age < 0 or max_age % 1 ~= 0 then
   return redis.error_reply('BADARG max_age is a whole number, 0 for any age')

@@ -1,5 +1,5 @@
 -- Layout redisbloom: a slice is a Bloom filter of the server's module RedisBloom, and an item of it is a digest.
--- common, has: nothing; the section age of _age.lua tests the items of a call. choose, insert: the items of an insert.
+-- common, has: no test; the section age of _age.lua tests the items of a call. choose, insert: the items of an insert.
 -- test, try, write: lines for one item. unanswered: what the module did not answer.
 --
 -- The module can fail in the middle of BF.MADD: the reply has the answers so far, then an error, and is cut off. So
@@ -7,9 +7,39 @@
 
 -- @section common
 -- Gives: failed (why the module did not answer; nil: it did), UNANSWERED (the answer about an item that it did not
--- answer: the caller asks again under another id).
+-- answer: the caller asks again under another id), column_of (place of an item -> the number of its segment in the newest
+-- slice), ask_row (a function; nil: KEYS has one segment of each slice).
 local failed, refused
 local UNANSWERED = -2
+local column_of, ask_row
+if rows then
+  -- Asks the module about digests in slice n, those of each segment by one command, until it does not answer. They stand
+  -- segment by segment of the newest slice. Others have as many segments, or a half, a quarter and so on: so theirs are
+  -- whole runs of it.
+  -- ask: redis.call or redis.pcall. places: those of the digests in the call.
+  -- Returns the answers; err of it says why there are no more.
+  ask_row = function(ask, command, n, digests, places)
+    local found, row, last = {}, rows[n], 0
+    local share = row.share / rows[LAST_SLICE].share
+    while last < #digests do
+      local first, place = last + 1, column_of[places[last + 1]] * share
+      local number = place - place % 1
+      local beyond = (number + 1) / share
+      repeat
+        last = last + 1
+      until last == #digests or column_of[places[last + 1]] >= beyond
+      local part = ask(command, row[number], unpack(digests, first, last))
+      for j = first, last do
+        found[j] = part[j - first + 1]
+      end
+      if found[last] ~= 0 and found[last] ~= 1 then
+        found.err = part.err
+        return found
+      end
+    end
+    return found
+  end
+end
 
 -- @section has
 -- Gives: adds_untested (whether items may be added that are not tested, if those that are tested are absent).
@@ -19,8 +49,8 @@ local adds_untested = false
 -- Chooses the items of an insert that are to be added, and tries all commands before the first of them.
 -- Needs: call, what age gives, any_forgotten, inserted, and with claims: entries, is_in_flight, any_leases, letters,
 -- try_taking, try_deleting.
--- Gives: adding (digests), spots (the place of each; nil: as in all_items), again (digest -> whether it counts as new
--- although a slice may have it: true, or its entry in leases).
+-- Gives: adding (digests, segment by segment), spots (the place of each; nil: as in all_items), again (digest -> whether
+-- it counts as new although a slice may have it: true, or its entry in leases).
 local adding, spots, again = absent, places, {}
 ages = tested
 -- @if no claims
@@ -31,7 +61,8 @@ local may_be_again = any_forgotten or any_leases or next(letters)
 -- @end if
 if may_be_again then
   adding, spots, ages = {}, {}, ages or {}
-  for i = 1, count do
+  for n = 1, count do
+    local i = order and order[n] or n
     local digest = all_items[i]
     ages[i] = ages[i] or 0
     if again[digest] then
@@ -73,8 +104,10 @@ if #adding > 0 then
   else
     call('HSET', KEYS[1], 'inserted', inserted + 1)
   end
-  local found = redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
-  ages = ages or found -- nothing was tested, so 1 stands for new until the loop has come there
+  local found = rows and ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, spots)
+    or redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
+  -- Nothing was tested: so 1 stands for new until the loop has come there. (Of a row this makes a list of its length.)
+  ages = ages or (rows and { unpack(order) } or found)
   for j = 1, #adding do
     local was, i = found[j], spots and spots[j] or j
     if was ~= 0 and was ~= 1 then

@@ -10,9 +10,10 @@
 -- Needs: call, base, phase, listed, FIRST_SLICE, shard_of, longest, CLAIMS (1: for shards with claims, 0: without, 2:
 -- for both).
 -- Gives: LAST_SLICE (slices are numbered from FIRST_SLICE to it, from oldest to newest), units (the number of a slice ->
--- the units of a segment: blocks, bits or counters), rows (the number of a slice -> its segments: number -> key, and
--- gaps: whether one between others is not named; nil: KEYS has one segment of each slice, and its number is that of its
--- key), segment_of (a function: slice, d3 -> key), all_named (whether KEYS has all segments of all slices).
+-- the units of a segment: blocks, bits, counters or items), rows (the number of a slice -> its segments: number -> key,
+-- gaps: whether one between others is not named, and share: how many segments all shards have, by 2^32; nil: KEYS has
+-- one segment of each slice, and its number is that of its key), segment_of (a function: slice, d3 -> key), all_named
+-- (whether KEYS has all segments of all slices).
 
 if phase == 'restoring' then
   return redis.error_reply('RESTORING the filter is being restored from its archive')
@@ -40,10 +41,17 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
       if segment <= last or segment >= most then
         return redis.error_reply('BADARG ' .. KEYS[i] .. ' is no segment, or not behind the one before')
       end
+-- @if no redisbloom
       local length = call('STRLEN', KEYS[i])
       if length ~= tonumber(bytes) then
         return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
       end
+-- @end if
+-- @if redisbloom
+      if not is_reserved(KEYS[i], tonumber(size)) then
+        return redis.error_reply('LOST ' .. KEYS[i] .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
+      end
+-- @end if
       row.gaps = row.gaps or last >= 0 and segment > last + 1
       row[before + segment], last, i = KEYS[i], segment, i + 1
     end
@@ -88,20 +96,22 @@ local function check_slices(slices)
   local base = string.sub(KEYS[1], 1, -1 - #'meta')
 -- @if no redisbloom
   for name, bytes, segments in string.gmatch(slices, '(%S+):%d+:(%d+):(%d+)') do
+-- @end if
+-- @if redisbloom
+  for name, items, segments in string.gmatch(slices, '(%S+):(%d+):%d+:(%d+)') do
+-- @end if
     for number = 0, segments - 1 do
       local key = base .. name .. (number > 0 and '.' .. number or '')
+-- @if no redisbloom
       if redis.call('STRLEN', key) ~= tonumber(bytes) then
         return redis.error_reply('LOST ' .. key .. ' is missing or has another length')
       end
-    end
-  end
 -- @end if
 -- @if redisbloom
-  for name, items in string.gmatch(slices, '(%S+):(%d+):%d+:1') do
-    if not is_reserved(base .. name, tonumber(items)) then
-      local what = ' is missing, or is no Bloom filter for ' .. items .. ' items'
-      return redis.error_reply('LOST ' .. base .. name .. what)
+      if not is_reserved(key, tonumber(items)) then
+        return redis.error_reply('LOST ' .. key .. ' is missing, or is no Bloom filter for ' .. items .. ' items')
+      end
+-- @end if
     end
   end
--- @end if
 end

@@ -14,7 +14,7 @@
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
---   with * it turns the shard at DUE), or - for none
+--   with * it turns the shard at DUE, with = and 16 hex digits it is a part of that request), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00, or - for none
@@ -100,7 +100,7 @@ write_when_full(KEYS[1])
 if own then try_beating() end
 if reason then call('ZRANGE', DEAD_LETTERS_AT, 0, 0) end
 
--- @include "_call.lua" old_records
+remove_old_records()
 
 local tried, added, fresh, moved = false, 0, 0, {}
 local last_seen = string.find(policy, '/last-seen', 1, true)

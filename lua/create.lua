@@ -20,7 +20,7 @@
 -- ARGV[3] bytes: the bytes of a segment of today
 -- @end if
 -- @if redisbloom
--- ARGV[3] reserved: the error rate and the items of today, with / between
+-- ARGV[3] reserved: the error rate and the items of a segment of today, with / between
 -- @end if
 -- ARGV[4…] fields: make: fields of meta, field and value in turn; allocate: the number of the segment, from 1
 --
@@ -94,6 +94,10 @@ elseif step == 'make' and items and #ARGV >= 5 and #ARGV % 2 == 1 then
   end
 -- @if no redisbloom
 elseif number and bytes and bytes > 0 then
+-- @end if
+-- @if redisbloom
+elseif number and items then
+-- @end if
   local phase, format, made, slices = unpack(redis.call('HMGET', meta_key, 'phase', 'format', 'made', 'slices'))
   refusal = check_identity(existing, format, uid)
   if refusal then return refusal end
@@ -103,17 +107,31 @@ elseif number and bytes and bytes > 0 then
     if redis.call('EXISTS', today_key) == 1 then
       return redis.error_reply('LOST ' .. today_key .. ' is of an earlier filter')
     end
+-- @if no redisbloom
     redis.call('SETRANGE', today_key, 0, '') -- without effect, as above
+-- @end if
+-- @if redisbloom
+    refusal = try_module('BF.RESERVE')
+    if refusal then return refusal end
+-- @end if
     if number + 1 == tonumber(string.match(slices, ':(%d+)$')) then
       redis.call('HDEL', meta_key, 'made')
     else
       redis.call('HSET', meta_key, 'made', number + 1)
     end
+-- @if no redisbloom
     redis.call('SETRANGE', today_key, bytes - 1, '\0')
+-- @end if
+-- @if redisbloom
+    local reserved = redis.pcall('BF.RESERVE', today_key, rate, items)
+    if reserved.err then
+      redis.call('HSET', meta_key, 'made', made)
+      return refusal_of(reserved.err)
+    end
+-- @end if
   elseif made and number > tonumber(made) then
     return redis.error_reply('BADARG segment ' .. made .. ' is the next')
   end
--- @end if
 else
   return redis.error_reply(
     'BADARG create takes: make, uid, bytes, field and value in turn; allocate, uid, bytes, number; or finish, uid')

@@ -17,7 +17,8 @@
 -- @end if
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
+--   with = and 16 hex digits it is a part of that request), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard
@@ -60,7 +61,7 @@ local age_in, oldest_age
 -- @include "_dead_letters.lua" read delete
 -- @end if
 
--- @include "_call.lua" old_records
+remove_old_records()
 
 local was_there, noted = {}, false
 local epoch = call('HGET', KEYS[1], 'epoch')

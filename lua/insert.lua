@@ -56,7 +56,7 @@
 --
 -- ARGV[1] uid: the filter's uid
 -- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
---   with * it turns the shard at DUE), or - for none
+--   with * it turns the shard at DUE, with = and 16 hex digits it is a part of that request), or - for none
 -- ARGV[3] max_age: ring: test only this many of the newest slices, or 0 for all; every other retention: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5…] items: at most 500 digests, all of this shard; for a quick call, with n slices at most 2000/n
@@ -137,7 +137,7 @@ end
 -- @if redisbloom
 -- @include "_redisbloom.lua" choose
 -- @end if
--- @include "_call.lua" old_records
+remove_old_records()
 
 -- @if redisbloom
 -- @include "_redisbloom.lua" insert

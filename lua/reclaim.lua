@@ -100,7 +100,7 @@ until not going_on or #dead < HOLDERS_AT_A_TIME or passed >= MOST_HOLDERS
 try_beating()
 mend_far(clock, longest)
 
--- @include "_call.lua" old_records
+remove_old_records()
 
 if #fields > 0 then
   call('HSET', KEYS[1], 'claimed', string.format('%.0f', (call('HGET', KEYS[1], 'claimed') or 0) + #fields / 2))

@@ -11,7 +11,8 @@
 -- KEYS[8] dead_letters_at
 --
 -- ARGV[1] uid: the filter's uid
--- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; + behind it: the caller sends WAIT), or - for none
+-- ARGV[2] call id: client/slot/sequence/deadline (server time in ms; with + behind it the caller sends WAIT,
+--   with = and 16 hex digits it is a part of that request), or - for none
 -- ARGV[3] max_age: 0
 -- ARGV[4] encoding: bin (all digests packed in one argument) or hex (32 hex digits an argument)
 -- ARGV[5] holder: 16 hex digits that do not begin with 00: only what this holder has; or - for none: whoever has it
@@ -97,7 +98,7 @@ if #retried > 0 then call('ZREM', KEYS[3], '') end
 local adds_holder, changes = #members > 0, #members / 2
 clock = clock or time_ms()
 
--- @include "_call.lua" old_records
+remove_old_records()
 -- @include "_holder.lua" tidy
 
 if changes > 0 then

@@ -8,7 +8,7 @@
 -- KEYS[2] next: allocate: the segment of the next today that is made; turn: its first segment
 -- KEYS[3…] slices: turn: its other segments; then all segments of the live slices under their names after the turn, from
 --   oldest to newest; then those of slices that go, under names that no slice has after it, from oldest to newest;
---   then, if more than four bitmaps go, gone:epoch:1, gone:epoch:2 and so on, a name for each
+--   then, if more than four bitmaps go (redisbloom: more than one), gone:epoch:1, gone:epoch:2 and so on, a name for each
 --
 -- ARGV[1] step: allocate (makes the next bitmap) or turn
 -- ARGV[2] uid: the filter's uid
@@ -145,9 +145,14 @@ end
 for i = 1, #names do
   wanted[#wanted + 1] = names[i]
 end
--- The server frees a bitmap in a ms, by UNLINK and by a RENAME over it. So many are given names of their own, which
--- expire one after the other.
-local MOST_FREED, APART = 4, 100 -- bitmaps, ms
+-- By UNLINK, and by a RENAME over it, the server frees a bitmap in a ms, and a filter of the module in ten. So many are
+-- given names of their own, which expire one after the other.
+-- @if no redisbloom
+local MOST_FREED, APART = 4, 100 -- segments, ms
+-- @end if
+-- @if redisbloom
+local MOST_FREED, APART = 1, 100 -- segments, ms
+-- @end if
 local away = base .. 'gone:' .. epoch .. ':'
 for i = 1, #going > MOST_FREED and #going or 0 do
   wanted[#wanted + 1] = away .. i

@@ -8,22 +8,16 @@ import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
-import redis.asyncio as redis_asyncio
-
-from urifilter_redis.base_client import BaseClient, PackedFilter
-from urifilter_redis.checks import check_flag
+from urifilter_redis.base_client import BaseClient, ClientOptions, PackedFilter
 from urifilter_redis.coalescer import Coalescer
 from urifilter_redis.engine.batch import Key, Method, opened_up
 from urifilter_redis.engine.combined_call import CombinedCall
 from urifilter_redis.engine.driver import drive_async
-from urifilter_redis.engine.near_cache import NearCacheSettings
-from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
-from urifilter_redis.engine.steps import Flow, Timeouts
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import items
 from urifilter_redis.flows.auto_rotate import leave
-from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import AsyncConnector
 from urifilter_redis.transport.loops import PerLoop, running_loop
@@ -69,59 +63,29 @@ class AsyncBaseClient(BaseClient):
     """Drives flows with awaited I/O; each event loop has connections and a coalescer of its own."""
 
     _asynchronous = True
+    _kind = AsyncConnector
     _connector: AsyncConnector
 
-    def __init__(self, connector: AsyncConnector, session: Session, unopened: PackedFilter | None = None) -> None:
-        super().__init__(connector, session, unopened)
+    def __init__(
+        self, options: ClientOptions, connector: Any, session: Session, unopened: PackedFilter | None = None
+    ) -> None:
+        super().__init__(options, connector, session, unopened)
         self._coalescers = PerLoop(self._coalescer, Coalescer.close)
-        if unopened is not None:
-            self._coalesces = unopened.coalesce
 
     @classmethod
-    def _unpacked(cls, packed: PackedFilter) -> Self:
-        connector = AsyncConnector(Address(packed.server), packed.timeouts, packed.connections)
-        return cls(connector, packed.session(), packed)
+    def _begin(cls, flow: Callable[[Session], Flow[object]], options: ClientOptions) -> Opening[Self]:
+        return Opening(cls._connected(flow, options))
 
     @classmethod
-    def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any, coalesce: bool) -> Opening[Self]:
-        return Opening(cls._connected(flow, *where, coalesce=coalesce))
-
-    @classmethod
-    async def _connected(  # noqa: PLR0913, PLR0917 - where the filter is
-        cls,
-        flow: Callable[[Session], Flow[object]],
-        name: str,
-        redis: str | redis_asyncio.Redis | redis_asyncio.RedisCluster | None,
-        prefix: str,
-        timeouts: Timeouts | None,
-        archive: str | None,
-        connections: int | None,
-        wait_replicas: int,
-        reads: str,
-        rotate: str | None,
-        near: NearCacheSettings,
-        *,
-        coalesce: bool,
-    ) -> Self:
+    async def _connected(cls, flow: Callable[[Session], Flow[object]], options: ClientOptions) -> Self:
         running_loop()  # the first step would find that there is none, with an error of asyncio's
-        timeouts, rotation_timer = Timeouts.checked(timeouts), RotationTimer(rotate)
-        check_flag("coalesce", coalesce)
-        backend = named_backend(archive, asynchronous=True)
+        backend, redis = named_backend(options.archive, asynchronous=True), options.redis
         # in a thread, because starting the embedded server takes a while
         given = await asyncio.to_thread(Address, redis) if redis is None or isinstance(redis, str) else redis
-        connector = AsyncConnector(given, timeouts, connections, wait_replicas, reads)
-        session = Session(
-            FilterKeys(prefix, name),
-            connector.shown,
-            timeouts,
-            backend,
-            insists=archive is not None,
-            rotation_timer=rotation_timer,
-            near_cache=near,
-        )
+        connector = options.connector(AsyncConnector, given)
+        session = options.session(connector.shown, backend)
         connector.equip(session)
-        opened = cls(connector, session)
-        opened._coalesces = coalesce
+        opened = cls(options, connector, session)
         try:
             await opened._run(flow(session))
         except BaseException:
@@ -171,7 +135,7 @@ class AsyncBaseClient(BaseClient):
         self, method: Method[T], uri: object, max_age: int | None = None, retry: UriFilterError | None = None
     ) -> T:
         """Ask about one item; the calls of many tasks are sent together."""
-        if retry is not None or not self._coalesces:
+        if retry is not None or not self._options.coalesce:
             return await self._ask(method, [uri], max_age, retry)
         self._check_open()
         coalescer = self._coalescers.get()

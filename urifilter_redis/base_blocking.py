@@ -5,56 +5,33 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import redis as redis_py
 
-from urifilter_redis.base_client import BaseClient, PackedFilter
+from urifilter_redis.base_client import BaseClient, ClientOptions
 from urifilter_redis.engine.batch import CONTAINS, Key, Method, opened_up
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.engine.near_cache import NearCacheSettings
-from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.flows.auto_rotate import leave
 from urifilter_redis.flows.info import inserted
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys, check_name
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, check_name
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.connections import Connector
-from urifilter_redis.transport.url import READS, Address
+from urifilter_redis.transport.url import Address
 
 T = TypeVar("T")
 
 
-def connect(  # noqa: PLR0913, PLR0917 - where the filter is
-    name: str | None,
-    redis: str | redis_py.Redis | redis_py.RedisCluster | None,
-    prefix: str,
-    timeouts: Timeouts | None,
-    archive: str | None = None,
-    connections: int | None = None,
-    wait_replicas: int = 0,
-    reads: str = READS[0],
-    rotate: str | None = None,
-    near: NearCacheSettings | None = None,
-) -> tuple[Connector, Session]:
-    """Return a connector and a session without opening a filter; name None: for the server alone."""
-    keys, timeouts = FilterKeys(prefix, "any" if name is None else name), Timeouts.checked(timeouts)
-    backend, rotation_timer = named_backend(archive), RotationTimer(rotate)
-    given = Address(redis) if redis is None or isinstance(redis, str) else redis
-    connector = Connector(given, timeouts, connections, wait_replicas, reads)
-    session = Session(
-        keys,
-        connector.shown,
-        timeouts,
-        backend,
-        insists=archive is not None,
-        where=connector.shown if name is None else "",
-        rotation_timer=rotation_timer,
-        near_cache=near or NearCacheSettings(),
-    )
+def connect(options: ClientOptions, *, alone: bool = False) -> tuple[Connector, Session]:
+    """Return a connector and a session without opening a filter; ``alone``: for the server alone."""
+    backend, redis = named_backend(options.archive), options.redis
+    connector = options.connector(Connector, Address(redis) if redis is None or isinstance(redis, str) else redis)
+    session = options.session(connector.shown, backend)
+    session.where = connector.shown if alone else session.where
     connector.equip(session)
     return connector, session
 
@@ -68,18 +45,13 @@ def _close(session: Session, connector: Connector) -> None:
 class BlockingBaseClient(BaseClient):
     """Drives flows with blocking I/O."""
 
+    _kind = Connector
     _connector: Connector
 
     @classmethod
-    def _unpacked(cls, packed: PackedFilter) -> Self:
-        connector = Connector(Address(packed.server), packed.timeouts, packed.connections)
-        return cls(connector, packed.session(), packed)
-
-    @classmethod
-    def _begin(cls, flow: Callable[[Session], Flow[object]], *where: Any) -> Self:
-        check_name(where[0])  # None would open what is for the server alone
-        connector, session = connect(*where)
-        opened = cls(connector, session)
+    def _begin(cls, flow: Callable[[Session], Flow[object]], options: ClientOptions) -> Self:
+        connector, session = connect(options)
+        opened = cls(options, connector, session)
         try:
             opened._run(flow(session))
         except BaseException:
@@ -166,8 +138,9 @@ def run(  # noqa: PLR0913 - where the filter is
     prefix: str = DEFAULT_PREFIX,
     timeouts: Timeouts | None = None,
 ) -> T:
-    """Connect, run one flow, and close, without opening a filter."""
-    connector, session = connect(name, redis, prefix, timeouts, archive)
+    """Connect, run one flow, and close, without opening a filter; name None: for the server alone."""
+    options = ClientOptions("any" if name is None else name, archive, redis, prefix, timeouts)
+    connector, session = connect(options, alone=name is None)
     try:
         return drive(flow(session), connector)
     finally:

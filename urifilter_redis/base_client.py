@@ -1,12 +1,15 @@
-"""The part of both clients that needs no server: attributes, and pickling."""
+"""The part of both clients that needs no server: a caller's options, attributes, and pickling."""
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Self, TypeVar
 
+from urifilter_redis.checks import check_flag
+from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.near_cache import NearCacheInfo, NearCacheSettings
 from urifilter_redis.engine.rotation_timer import RotationTimer
 from urifilter_redis.engine.session import Restored, Session
@@ -14,13 +17,78 @@ from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import AnswerLost
 from urifilter_redis.flows.items import unresolved
 from urifilter_redis.flows.lifecycle import open_
-from urifilter_redis.protocol.config import Config, FilterSettings
-from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.config import Config, FilterSettings, Settings
+from urifilter_redis.protocol.keys import DEFAULT_PREFIX, FilterKeys
 from urifilter_redis.protocol.meta import View
 from urifilter_redis.storage.backends import ARCHIVE_VARIABLE, open_backend
-from urifilter_redis.transport.url import Packed
+from urifilter_redis.transport.url import READS, Address, Packed
 
+C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What a caller says of a filter beside its settings, in the order of the arguments of ``AsyncUriFilter.open``.
+
+    Attributes:
+        near_cache: what both arguments about the near cache say.
+        name, archive, redis, prefix, timeouts, connections, wait_replicas, reads, rotate, coalesce: see there.
+
+    Raises:
+        TypeError, ValueError: an option is not possible.
+    """
+
+    name: str
+    archive: Any = None
+    redis: Any = None
+    prefix: str = DEFAULT_PREFIX
+    timeouts: Timeouts | None = None
+    connections: int | None = None
+    wait_replicas: int = 0
+    reads: str = READS[0]
+    rotate: str | None = None
+    near_cache: NearCacheSettings = field(default_factory=NearCacheSettings)
+    coalesce: bool = True
+
+    def __post_init__(self) -> None:
+        self.session("")  # checks them before anything is connected
+        check_flag("coalesce", self.coalesce)
+
+    def connector(self, kind: Callable[..., C], given: Any) -> C:
+        """Make a connector to an ``Address``, or by a client of redis-py."""
+        timeouts = Timeouts.checked(self.timeouts)
+        return kind(given, timeouts, self.connections, self.wait_replicas, self.reads)
+
+    def session(self, server: str, backend: Backend | None = None) -> Session:
+        """Make a session that is not opened yet; ``server`` is the address without its password."""
+        return Session(
+            FilterKeys(self.prefix, self.name),
+            server,
+            Timeouts.checked(self.timeouts),
+            backend,
+            insists=self.archive is not None,
+            rotation_timer=RotationTimer(self.rotate),
+            near_cache=self.near_cache,
+        )
+
+
+def with_settings(create: F) -> F:
+    """Name the settings in the signature that ``help`` shows; type checkers know them by ``FilterSettings``."""
+    signature = inspect.signature(create)
+    cls, name, *more, _ = signature.parameters.values()
+    settings = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=each.type,
+        )
+        for each in fields(Settings)
+    ]
+    create.__signature__ = signature.replace(parameters=[cls, name, *settings, *more])  # type: ignore[attr-defined]
+    return create
 
 
 class BaseClient:
@@ -28,10 +96,12 @@ class BaseClient:
 
     _asynchronous = False
     _closed = False
-    _coalesces = True
+    _kind: Callable[..., Any]  # of connectors
 
-    def __init__(self, connector: Any, session: Session, unopened: PackedFilter | None = None) -> None:
-        self._connector, self._session, self._unopened = connector, session, unopened
+    def __init__(
+        self, options: ClientOptions, connector: Any, session: Session, unopened: PackedFilter | None = None
+    ) -> None:
+        self._options, self._connector, self._session, self._unopened = options, connector, session, unopened
         self._claimed: weakref.WeakSet[Any] = weakref.WeakSet()  # claims, whose beats end with this filter
 
     def __repr__(self) -> str:
@@ -51,7 +121,10 @@ class BaseClient:
     @classmethod
     def _unpacked(cls, packed: PackedFilter) -> Self:
         """Make the filter without opening or connecting it."""
-        raise NotImplementedError
+        options, session = packed.options, packed.options.session(packed.options.redis.shown)
+        session.insists = packed.insists
+        session.assume(packed.config, packed.view)
+        return cls(options, options.connector(cls._kind, Address(options.redis)), session, packed)
 
     def _check_open(self) -> None:
         """Raise ValueError if the filter was closed, as a closed file does."""
@@ -66,15 +139,18 @@ class BaseClient:
     def _packed(self) -> PackedFilter:
         if self._unopened is not None:
             return self._unopened
-        connector = self._connector
-        return PackedFilter.of(self._session, connector.packed(), connector.connections, coalesce=self._coalesces)
+        session, backend = self._session, self._session.backend
+        archive = None if backend is None else Packed(backend.url, backend.shown, ARCHIVE_VARIABLE)
+        options = replace(self._options, redis=self._connector.packed(), archive=archive)
+        return PackedFilter(options, session.insists, session.config, session.view(0))
 
     def _opened_first(self, flow: Flow[T]) -> Flow[T]:
         """Open an unpickled filter, then run a flow."""
         unopened, session = self._unopened, self._session
         if unopened is not None:
-            if unopened.archive is not None and session.backend is None:
-                session.backend = open_backend(unopened.archive.unpacked(), asynchronous=self._asynchronous)
+            archive = unopened.options.archive
+            if archive is not None and session.backend is None:
+                session.backend = open_backend(archive.unpacked(), asynchronous=self._asynchronous)
             self._connector.equip(session)
             yield from open_(session, unopened.config.uid)
             self._unopened = None
@@ -196,51 +272,19 @@ class PackedFilter:
     """The state of an open filter that goes through pickle; the filter is opened anew with the same settings.
 
     Attributes:
-        server: the server's address.
-        archive: the archive's address, if one was named.
-        insists: whether the call named the archive.
+        options: the caller's; the addresses of the server, and of the archive if there is one, are ``Packed``.
+        insists: whether the caller named the archive, and not the environment.
         config: the configuration; the filter must still have its uid.
         view: the live slices as last known.
-        near_cache: the settings of a near cache, without its content.
-        name, prefix, timeouts, connections, rotate, coalesce: see ``AsyncUriFilter.create``.
     """
 
-    name: str
-    prefix: str
-    server: Packed
-    archive: Packed | None
+    options: ClientOptions
     insists: bool
-    timeouts: Timeouts
-    connections: int | None
     config: Config
     view: View
-    rotate: str | None
-    near_cache: NearCacheSettings
-    coalesce: bool = True
-
-    @classmethod
-    def of(cls, session: Session, server: Packed, connections: int | None, *, coalesce: bool) -> PackedFilter:
-        """Pack a filter, with all secrets."""
-        backend, keys = session.backend, session.keys
-        archive = None if backend is None else Packed(backend.url, backend.shown, ARCHIVE_VARIABLE)
-        where = keys.name, keys.prefix, server, archive, session.insists, session.timeouts, connections
-        rotate, near_cache = session.rotation_timer.rotate, session.near_cache
-        return cls(*where, session.config, session.view(0), rotate, near_cache, coalesce)
 
     def without_secrets(self) -> PackedFilter:
         """Return a copy that may leave this process."""
-        archive = None if self.archive is None else self.archive.without_secrets()
-        return replace(self, server=self.server.without_secrets(), archive=archive)
-
-    def session(self) -> Session:
-        """Return a session that is not opened yet."""
-        session = Session(
-            FilterKeys(self.prefix, self.name),
-            self.server.shown,
-            self.timeouts,
-            insists=self.insists,
-            rotation_timer=RotationTimer(self.rotate),
-            near_cache=self.near_cache,
-        )
-        session.assume(self.config, self.view)
-        return session
+        redis, archive = self.options.redis.without_secrets(), self.options.archive
+        bare = replace(self.options, redis=redis, archive=None if archive is None else archive.without_secrets())
+        return replace(self, options=bare)

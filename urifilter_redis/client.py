@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 import redis as redis_py
 
 from urifilter_redis.base_blocking import BlockingBaseClient, windows
+from urifilter_redis.base_client import ClientOptions, with_settings
 from urifilter_redis.checks import check_flag
 from urifilter_redis.claiming.blocking import Claims
 from urifilter_redis.claiming.claims_backend import RedisClaims
@@ -28,7 +29,7 @@ from urifilter_redis.engine.batch import (
     Key,
     listed,
 )
-from urifilter_redis.engine.holdings import ClaimOptions
+from urifilter_redis.engine.holdings import Committing
 from urifilter_redis.engine.near_cache import SECONDS, NearCacheSettings
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
@@ -67,6 +68,7 @@ class UriFilter(BlockingBaseClient):
     """
 
     @classmethod
+    @with_settings
     def create(  # noqa: PLR0913 - the settings of a filter
         cls,
         name: str,
@@ -101,8 +103,8 @@ class UriFilter(BlockingBaseClient):
             expire_after: ring and rolling: ``first-seen`` or ``last-seen``; None: first-seen.
             period_capacity: ring with write newest: the most new items of one period; None: 2 capacity / slices.
             shards: 1 to 4096, above 64 a power of two; None: one, or one for each master of a cluster, and as few more
-                as the retention needs. A shard has as many bitmaps, of under 16 MiB, as its slices need; with layout
-                ``redisbloom`` it has one a slice.
+                as the retention needs. A shard has as many bitmaps, of under 16 MiB, as its slices need (layout
+                ``redisbloom``: filters of up to 64 MiB).
             normalize: ``none``, ``whatwg``, ``sorted`` or ``loose``.
             rules: normalize sorted or loose: what else tells no pages apart on some hosts: a list of dictionaries, its
                 JSON text, or the ``Path`` of a TOML file; None: none, or those that the filter has.
@@ -148,8 +150,8 @@ class UriFilter(BlockingBaseClient):
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
         flow = functools.partial(lifecycle.create, settings=Settings(**settings), large=large, items=items)
-        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
-        return cls._begin(flow, *where)
+        where = name, archive, redis, prefix, timeouts, connections, wait_replicas, reads, rotate, near
+        return cls._begin(flow, ClientOptions(*where))
 
     @classmethod
     def open(  # noqa: PLR0913 - where the filter is
@@ -167,41 +169,15 @@ class UriFilter(BlockingBaseClient):
         near_cache: int = 0,
         near_cache_seconds: float = SECONDS,
     ) -> Self:
-        """Open a filter that exists in Redis or its archive.
+        """Open a filter that exists in Redis or its archive; ``create`` describes the arguments.
 
         The filter is restored from the archive if Redis came back empty, in an older state, or without some slices.
-
-        Args:
-            name: the filter's name.
-            archive: the place of checkpoints and closed slices: ``file:///…`` or ``mongodb://…/database``; None:
-                ``URIFILTER_ARCHIVE``, else no archive.
-            redis: a URL, a ``redis.Redis`` or a ``redis.RedisCluster``; None:
-                ``URIFILTER_REDIS_URL``, else the embedded server.
-            prefix: the beginning of all keys.
-            timeouts: how long to wait for the server, and for a free connection to it (``total``).
-            connections: the most connections to the server, in each process and event loop; callers wait for a free
-                one in their order; None: 64. ``max_connections`` in the URL, or of a given client, comes first. Each
-                node of a Redis Cluster may have so many.
-            wait_replicas: the number of replicas that must have a change in time before its answer counts, so that the
-                failover of a master loses no answer; ``wait_replicas`` in the URL says the same.
-            reads: ``master``, or ``replicas``: a replica answers ``contains`` if there is one. It may not know yet what
-                was inserted, or forgotten, a moment ago; ``reads`` in the URL says the same.
-            rotate: ``auto``: inserting turns a ring, and rolling with closed slices in Redis, when a period is over;
-                ``never``: only worker, cron and ``rotate`` do; None: ``URIFILTER_ROTATE``, else auto.
-            near_cache: the most digests of seen items to keep in this object, so that it need not ask the server about
-                them again (some 100 bytes each); 0: none.
-            near_cache_seconds: the longest time to keep one, and at most a tenth of ``period``. An item that another
-                process forgets, or that expires, is answered "seen" for so long.
 
         Raises:
             FilterNotFound: there is no filter of this name.
             ConfigMismatch: the archive has another filter of this name, or the filter was made without an archive.
-            SliceLost: parts of the filter are missing.
-            Restoring: another process is restoring the filter from its archive.
             ArchiveMissing: there is no filter, but this user has opened one with an archive; the message names it.
-            ArchiveError: the archive is away or damaged, or belongs to another filter.
-            ServerUnavailable: the server cannot be reached, or refuses the connection.
-            Unsupported: the server lacks commands that the filter needs.
+            UriFilterError: any other that ``create`` raises.
 
         Example:
             >>> UriFilter.open("nothing")
@@ -209,8 +185,8 @@ class UriFilter(BlockingBaseClient):
             urifilter_redis.errors.FilterNotFound: ...
         """
         near = NearCacheSettings(near_cache, near_cache_seconds)
-        where = name, redis, prefix, timeouts, archive, connections, wait_replicas, reads, rotate, near
-        return cls._begin(lifecycle.open_, *where)
+        where = name, archive, redis, prefix, timeouts, connections, wait_replicas, reads, rotate, near
+        return cls._begin(lifecycle.open_, ClientOptions(*where))
 
     def insert(self, uri: object, *, max_age: int | None = None, retry: UriFilterError | None = None) -> bool:
         """Insert an item; return whether it is new.
@@ -614,7 +590,7 @@ class UriFilter(BlockingBaseClient):
             >>> news.commit(["https://example.com/a"])
             [True]
         """
-        flow = claims.finish(self._session, COMMIT, listed(uris), ClaimOptions(NO_HOLDER), key)
+        flow = claims.finish(self._session, COMMIT, listed(uris), Committing(NO_HOLDER), key)
         return self._run(flow)
 
     def release(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from urifilter_redis.engine.batch import Batch, Method, OpenCall
 from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, error_for
+from urifilter_redis.engine.retry import Turn
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
@@ -113,7 +114,7 @@ class _Queue:
 
     async def alone(self, method: Method[T], batch: Batch) -> T:
         """Send a call at once, in the task of its caller."""
-        pending, turn = self._session.pending, _Turn(self)
+        pending, turn = self._session.pending, Turn(self._free)
         self.busy = True
         try:
             pending.begin(batch)
@@ -161,14 +162,19 @@ class _Queue:
                 break
             single.fail(ServerUnavailable(text))
 
-    def go_on(self) -> None:
-        """Send the waiting calls, if the queue is free."""
+    def _free(self, held: set[int], before: set[int] | None) -> None:
+        """Send the waiting calls, if the queue is free, but for those to the shards that a turn holds now."""
+        if before is None:
+            self.busy = False
+        else:
+            self.held -= before
+        self.held |= held
         if not self.busy and any(single.waits and single.shard not in self.held for single in self._waiting):
-            self.busy, turn = True, _Turn(self)
+            self.busy, turn = True, Turn(self._free)
             # the turn ends after answered callers have asked their next item, so that these go together
             self._start(self._run(turn), turn.end)
 
-    async def _run(self, turn: _Turn) -> None:
+    async def _run(self, turn: Turn) -> None:
         """Send the waiting calls in a turn."""
         combined = turn.combined = self._take()
         if combined is None:
@@ -193,47 +199,3 @@ class _Queue:
                 (held if single.shard in self.held else singles).append(single)
         self._waiting.extendleft(reversed(held))
         return items.combined_of(self._session, singles) if singles else None
-
-
-class _Turn:
-    """The time in which a combined call, or a call sent alone, has the queue.
-
-    The turn ends early for the shards that answer the first attempt. So a shard that is away, or being restored, keeps
-    no other shard waiting.
-    """
-
-    __slots__ = ("_began", "_held", "_queue", "combined")
-
-    def __init__(self, queue: _Queue) -> None:
-        self._queue, self._began = queue, monotonic()
-        self._held: set[int] | None = None
-        self.combined: CombinedCall | None = None  # taken when the turn's task begins
-
-    @property
-    def began(self) -> float:
-        """See ``combined_call.Turn``."""
-        return self._began if self.combined is None else self.combined.began
-
-    def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
-        """See ``combined_call.Turn``."""
-        return self.combined is None or self.combined.leave(call, before, error)
-
-    def repeat(self, shards: set[int]) -> None:
-        """Go on with the calls to all other shards."""
-        if self.combined is not None:
-            self.combined.note()
-        self._free(shards)
-
-    def end(self) -> None:
-        """Go on with all waiting calls."""
-        self._free(set())
-
-    def _free(self, held: set[int]) -> None:
-        queue = self._queue
-        if self._held is None:
-            queue.busy = False
-        else:
-            queue.held -= self._held
-        self._held = held
-        queue.held |= held
-        queue.go_on()

@@ -141,8 +141,7 @@ ERROR_CODES: Mapping[str, Meaning] = {
     "config_mismatch": Meaning(HTTPStatus.CONFLICT, "the filter has other settings than the service"),
     "refused": Meaning(
         HTTPStatus.CONFLICT,
-        "the key has served other items (each shard notices that by itself: what the others did is answered), a later "
-        "request of its slot has run, or the filter cannot do this",
+        "the key has served other items, a later request of its slot has run, or the filter cannot do this",
     ),
     "over_capacity": Meaning(
         HTTPStatus.CONFLICT, "the filter would be over its capacity, and the request does not say `over_capacity`"

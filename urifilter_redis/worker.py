@@ -16,6 +16,7 @@ from typing import Any
 from urifilter_redis.archive.maintenance import names as registered_names
 from urifilter_redis.archive.maintenance import not_kept
 from urifilter_redis.base_blocking import connect, list_filters
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.client import UriFilter
 from urifilter_redis.engine.backend import Backend
@@ -143,11 +144,11 @@ class Worker:
 
     def _serve(self, name: str, *, force: bool) -> Served:
         try:
-            where = name, self.redis, self.prefix, self.timeouts, self.archive or ""
-            connector, session = connect(*where, rotate="never")
+            options = ClientOptions(name, self.archive or "", self.redis, self.prefix, self.timeouts, rotate="never")
+            connector, session = connect(options)
             session.check = self.check
             session.insists = False  # filters without an archive are opened, too
-            with UriFilter(connector, session) as opened:
+            with UriFilter(options, connector, session) as opened:
                 drive(open_(session), connector, self.check)
                 return _LeasedWork(self, opened, session, connector).run(force=force)
         except UriFilterError as error:

@@ -11,13 +11,3 @@ that are set, a full disk, an archive that is away. An exact oracle compares all
     oracle     compares what was told with the promises
     report     the table and the history
 """
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-#: The checkout, whose ``tests/support`` has servers, proxies and clocks.
-ROOT = Path(__file__).resolve().parents[2]
-
-sys.path[:0] = [str(each) for each in (ROOT, ROOT / "tests") if str(each) not in sys.path]

@@ -6,26 +6,27 @@ seconds. At the end an oracle compares all answers with the promises. The exit c
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
 from support.servers import BLOOM
 
+from bench.hostile import report
 from bench.hostile.audit import audit
 from bench.hostile.faults import Faults
 from bench.hostile.filters import ARCHIVED, LONGEST
 from bench.hostile.journal import calls_of, lines_of
 from bench.hostile.memory import Memory
 from bench.hostile.oracle import Oracle
-from bench.hostile.report import history, table
 from bench.hostile.schedule import KINDS, Fault, schedule
 from bench.hostile.stage import PLAYING, Stage
 from bench.hostile.world import World
+from bench.runner import options
 
 SERVERS = {"redis": "redis70", "valkey": "valkey", "bloom": BLOOM}
 
@@ -67,26 +68,29 @@ def made_anew(journals: list[Path]) -> list[str]:
     return [f"{name} has an archive, and was made anew" for name, found in uids.items() if len(found) != 1]
 
 
-def main() -> None:
-    """Run, judge and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10_000)
-    parser.add_argument("--server", choices=SERVERS, default="redis")
-    parser.add_argument("--history", type=Path, help="the file for the history, and a folder of journals beside it")
-    options = parser.parse_args()
-    if 60 * options.minutes > LONGEST:
-        parser.error(f"--minutes: a run has at most {LONGEST / 60:g}, for which the filters are made")
-    path = options.history or Path(tempfile.gettempdir()) / f"hostile-{options.seed}.txt"
+def main(
+    minutes: float = 10,
+    seed: int = time.time_ns() % 10_000,
+    server: Annotated[str, tuple(SERVERS)] = "redis",
+    history: Path | None = None,
+) -> None:
+    """Run, judge and report.
+
+    Options:
+        history: the file for the history, and a folder of journals beside it
+    """
+    if 60 * minutes > LONGEST:
+        sys.exit(f"--minutes: a run has at most {LONGEST / 60:g}, for which the filters are made")
+    path = history or Path(tempfile.gettempdir()) / f"hostile-{seed}.txt"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and all that runs ends with it
-    print(f"seed {options.seed}, {options.minutes:g} minutes, {options.server}; history: {path}", flush=True)
-    with Stage(SERVERS[options.server], options.seed) as stage:
-        faults = schedule(options.seed, 60 * options.minutes, possible(stage))
-        failed, memory = run(stage, faults, 60 * options.minutes, options.seed)
+    print(f"seed {seed}, {minutes:g} minutes, {server}; history: {path}", flush=True)
+    with Stage(SERVERS[server], seed) as stage:
+        faults = schedule(seed, 60 * minutes, possible(stage))
+        failed, memory = run(stage, faults, 60 * minutes, seed)
         journals = stage.journals()
         lines = [line for each in journals for line in lines_of(each)]
         findings = Oracle(calls_of(lines).values(), World.of(lines)).judge()
-        told = "\n".join(history(findings, faults, sorted(lines, key=lambda each: each["at"]), stage.start))
+        told = "\n".join(report.history(findings, faults, sorted(lines, key=lambda each: each["at"]), stage.start))
         logs = "".join(f"\n{role}:\n{text[-4000:]}" for role in stage.running if (text := stage.log(role)))
         path.write_text(f"{told}\n{logs}\n")
         kept = path.with_suffix(".journals")
@@ -96,10 +100,10 @@ def main() -> None:
             shutil.copy(each, kept)
         if broken := [*findings.broken, *failed]:
             print(told)
-    print("\n".join(table(findings, faults, memory)))
+    print("\n".join(report.table(findings, faults, memory)))
     print(f"BROKEN: {'; '.join(broken)}" if broken else "every promise was kept")
     sys.exit(1 if broken else 0)
 
 
 if __name__ == "__main__":
-    main()
+    main(**options(main, "python -m bench.hostile", __doc__, None))

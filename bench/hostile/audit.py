@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from bench.hostile.actors.blocking import PLAIN, Opened, ask
 from bench.hostile.actors.claiming import NAME, Crawler, holder_of
@@ -10,9 +10,6 @@ from bench.hostile.actors.making import say_uids
 from bench.hostile.actors.part import Part
 from bench.hostile.filters import ARCHIVED, NOBODYS, uri
 from bench.hostile.journal import calls_of, lines_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Items of a call, and items that nobody inserted of which the filter that measures its error rate is asked.
 BATCH, PROBES = 500, 20_000

@@ -8,19 +8,14 @@ import itertools
 import shutil
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import redis
 from support.proxy import Fault as Broken
 from support.proxy import at_random
 
-from bench.hostile.schedule import CLIENT_CLOCKS, SERVER_CLOCKS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from bench.hostile.schedule import Fault
-    from bench.hostile.stage import Stage
+from bench.hostile.schedule import CLIENT_CLOCKS, SERVER_CLOCKS, Fault
+from bench.hostile.stage import Stage
 
 #: The share of calls that the proxies break: at all times, and while the network is bad.
 USUAL, BAD = 0.02, 0.3

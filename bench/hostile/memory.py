@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bench.hostile.stage import Stage
+from bench.hostile.stage import Stage
 
 #: Seconds between two samples, and the shortest life of a process of which the memory counts.
 EVERY, LIFE = 1.0, 20.0

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bench.hostile.filters import EXPIRING, MEASURED, NOBODYS, SETTINGS
-from bench.hostile.world import Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bench.hostile.journal import Asked
-    from bench.hostile.world import World
+from bench.hostile.journal import Asked
+from bench.hostile.world import Span, World
 
 #: Each kind of wrong answer. All are promised never to happen.
 PROMISES = {

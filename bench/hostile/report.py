@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import collections
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from bench.hostile.filters import MEASURED
-from bench.hostile.oracle import DOCUMENTED, PROMISES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from bench.hostile.journal import Asked, Line
-    from bench.hostile.memory import Memory
-    from bench.hostile.oracle import Findings, Wrong
-    from bench.hostile.schedule import Fault
+from bench.hostile.journal import Asked, Line
+from bench.hostile.memory import Memory
+from bench.hostile.oracle import DOCUMENTED, PROMISES, Findings, Wrong
+from bench.hostile.schedule import Fault
 
 #: Wrong answers of which the history is told.
 SHOWN = 20

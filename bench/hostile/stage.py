@@ -13,18 +13,15 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 from support.clock import Clock
 from support.proxy import HttpProxy, Proxy
 from support.servers import BLOOM, Server, free_port
 
-from bench.hostile import ROOT
+from bench import ROOT
 from bench.hostile.journal import Journal
 from bench.hostile.schedule import CLIENTS
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: Mean seconds between two calls of each kind of actor.
 PAUSES = {

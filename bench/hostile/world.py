@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bench.hostile.filters import PERIOD, SLICES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bench.hostile.journal import Asked, Line
+from bench.hostile.journal import Asked, Line
 
 #: Seconds by which the clocks of this computation may be wrong: the server's has ms, and is set some ms after its line.
 SLACK = 0.1

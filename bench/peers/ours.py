@@ -11,7 +11,8 @@ import redis
 
 import urifilter_redis
 from bench.peers import Batches
-from bench.peers.on_server import OnServer, check_module
+from bench.peers.on_server import OnServer
+from bench.peers.redisbloom import check_module
 from urifilter_redis import UriFilter
 
 

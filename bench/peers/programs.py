@@ -1,4 +1,4 @@
-"""What the peers have in common that are programs of the command line: files of lines instead of a filter."""
+"""Programs of the command line: files of lines instead of a filter."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import os
 import shutil
 import subprocess
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.peers import FILES
-from bench.processes import run
+from bench.peers import FILES, Peer
 from bench.servers import Missing
+from bench.usage import run
 
 #: Lines are bytes: with a locale, sort would compare them by its rules, and take several times as long.
 ENVIRONMENT = os.environ | {"LC_ALL": "C"}
 
 
-class Program(ABC):
+#: The lines of the first file were seen; of the second one those are printed that were not, each once.
+NEW = "FILENAME == ARGV[1] { seen[$0]; next } !($0 in seen) { seen[$0]; print }"
+
+
+class Program(Peer):
     """A file of the lines that were seen, and a program that tells which lines of another file are new."""
 
-    name = ""
-    compared_as = ""
     batches = FILES
     fill = 250_000  # each run reads all lines that were seen
 
@@ -89,3 +91,37 @@ class Program(ABC):
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+class Awk(Program):
+    """awk reads the lines that were seen, then the batch."""
+
+    name = "awk"
+    compared_as = "awk with the lines seen so far in its memory, a run a batch, which reads and writes files; exact"
+    programs = ("awk",)
+
+    def find(self) -> None:
+        """Print the new lines."""
+        self.run(["awk", NEW, str(self.path("seen")), str(self.path("batch"))], "batch", "new")
+
+    def keep(self) -> None:
+        """Append the new lines."""
+        with self.path("seen").open("ab") as seen:
+            seen.write(self.path("new").read_bytes())
+
+
+class Sort(Program):
+    """sort -u of the batch, comm with the lines that were seen, and a merge."""
+
+    name = "sort -u"
+    compared_as = "sort -u of a batch, comm with the lines seen so far, sort -m of both; files; exact"
+    programs = ("sort", "comm")
+
+    def find(self) -> None:
+        """Print the new lines, sorted."""
+        self.run(["sort", "-u"], "batch", "sorted")
+        self.run(["comm", "-13", str(self.path("seen")), "-"], "sorted", "new")
+
+    def keep(self) -> None:
+        """Merge the new lines in."""
+        self.run(["sort", "-m", "-o", str(self.path("seen")), str(self.path("seen")), "-"], "new", "said")

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
-if TYPE_CHECKING:
-    from bench.kbest import Rule
+from bench.kbest import Rule
+from bench.streams import WARM
 
 #: A row of results, as it stands in results.json.
 Row = Mapping[str, Any]
@@ -41,6 +41,9 @@ class Settings:
         error_rate: of all filters.
         seed: draws the orders and the URIs.
         server: a name of ``bench.servers.NAMES``.
+
+    Raises:
+        ValueError: the filters cannot hold all items.
     """
 
     quick: bool
@@ -54,6 +57,17 @@ class Settings:
     error_rate: float = 1e-4
     seed: int = 1
     server: str = "redis"
+
+    def __post_init__(self) -> None:
+        inserting = [mix for mix in self.mixes if mix != "seen"]
+        most = WARM + len(inserting) * self.rule.tries * sum(self.batches.values())
+        if most > self.capacity:
+            raise ValueError(f"filters for {self.capacity:,} items do not hold the {most:,} of this plan")
+
+    @property
+    def kinds(self) -> list[tuple[str, int, int]]:
+        """Each mix with each batch."""
+        return [(mix, *batch) for mix in self.mixes for batch in self.batches.items()]
 
 
 @dataclass(frozen=True, slots=True)

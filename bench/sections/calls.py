@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from bench.measuring import Plan
-from bench.measuring import measure as measured
-from bench.peers import ALL
+from bench.peers import ALL, chosen
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
 from bench.tables import cells_tables, figure, table
@@ -17,30 +15,17 @@ ABOUT = "All peers that take such batches, on one server, in turns. Each filter 
 QUOTED = ("new, 1 a call", "new, 500 a call", "seen, 1 a call", "seen, 500 a call")
 
 
-def plan_of(settings: Settings) -> Plan:
-    """Return what is measured.
-
-    Raises:
-        ValueError: the filters cannot hold all items.
-    """
-    return Plan(settings.mixes, settings.batches, settings.rule, settings.capacity, settings.error_rate, settings.seed)
-
-
 def measure(settings: Settings, say: Say) -> Found:
     """Measure all peers."""
-    plan = plan_of(settings)
-    cells: list[Row] = []
-    with stand(settings.server, settings.peers, plan.capacity, plan.error_rate) as here:
-        for cell in measured(here.peers, plan, here.counters):
-            cells.append(cell.to_json())
-            say(f"{cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
-        filters: list[Row] = [{"peer": name, "memory": peer.memory()} for name, peer in here.peers.items()]
-        return Found(asdict(plan), here.versions(), cells, filters, here.left_out)
+    with stand(settings.server, chosen(settings.peers), settings.capacity, settings.error_rate) as here:
+        cells = here.race(settings.kinds, settings, say)
+        rows = [{"peer": name, "memory": each.memory()} for name, each in here.peers.items()]
+        return here.found(asdict(settings), cells, rows)
 
 
 def tables(found: Row) -> Iterator[str]:
     """Yield a table for each mix and batch, and one of the filters."""
-    yield from cells_tables(found["cells"])
+    yield from cells_tables(found)
     yield "\n### Peers\n"
     yield from table(
         [

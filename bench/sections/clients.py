@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from bench.crowd import Crowd, Filters, shared
-from bench.measuring import Cell, Plan, Runner, raced
+from bench.peers import chosen
 from bench.sections import Found, Row, Say, Settings
-from bench.sections.calls import plan_of
-from bench.stand import Stand, stand
-from bench.streams import WARM, Try, tries
+from bench.stand import stand
+from bench.streams import WARM
 from bench.tables import cells_table, grouped
-
-if TYPE_CHECKING:
-    from bench.usage import ServerCounters
 
 TITLE = "Several clients"
 ABOUT = (
@@ -36,8 +30,8 @@ MIXES = ("new", "seen")
 MOST = 10
 
 
-def plan(settings: Settings) -> Plan:
-    """Return what is measured with each number of processes.
+def measure(settings: Settings, say: Say) -> Found:
+    """Measure the peers that processes can share.
 
     Raises:
         ValueError: the filters cannot hold the items of all numbers of processes.
@@ -48,39 +42,17 @@ def plan(settings: Settings) -> Plan:
         batches=QUICK_TRIES if settings.quick else TRIES,
         rule=replace(settings.rule, tries=min(settings.rule.tries, MOST)),
     )
-    plan_of(replace(made, capacity=made.capacity // max(1, len(settings.clients))))
-    return plan_of(made)
-
-
-def measure(settings: Settings, say: Say) -> Found:
-    """Measure the peers that processes can share."""
-    what, cells = plan(settings), []
-    names = [name for name in settings.peers if shared(name)]
-    with stand(settings.server, names, what.capacity, what.error_rate) as here:
-        for place, clients in enumerate(settings.clients):
-            with Crowd(clients, Filters(what.capacity, what.error_rate, here.url)) as crowd:
-                for cell in _with(crowd, here, what, place):
-                    cells.append(cell.to_json())
-                    say(f"{clients} clients, {cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
-        made = asdict(what) | {"clients": settings.clients}
-        return Found(made, here.versions(), cells, left_out=here.left_out)
-
-
-def _with(crowd: Crowd, here: Stand, what: Plan, place: int) -> Iterator[Cell]:
-    """Yield the cells of a number of processes, which is the ``place``-th one."""
-    dice, races = random.Random(what.seed), [*itertools.product(what.mixes, what.batches.items())]
-    for number, (mix, (size, items)) in enumerate(races, place * len(races)):
-        racing = {
-            name: _contestant(crowd, name, tries(mix, items, number, what.seed), size, here.counters)
-            for name, peer in here.peers.items()
-            if size in peer.batches
-        }
-        for cell in raced(racing, (mix, size), what.rule, dice):
-            yield replace(cell, clients=crowd.count)
-
-
-def _contestant(crowd: Crowd, name: str, given: Iterator[Try], size: int, counters: ServerCounters) -> Runner:
-    return lambda: crowd.attempt(name, next(given), size, counters)
+    replace(made, capacity=made.capacity // max(1, len(made.clients)))
+    cells: list[Row] = []
+    names = [name for name in made.peers if shared(name)]
+    with stand(made.server, chosen(names), made.capacity, made.error_rate) as here:
+        for place, clients in enumerate(made.clients):
+            with Crowd(clients, Filters(made.capacity, made.error_rate, here.url)) as crowd:
+                say(f"{clients} clients")
+                how = {"attempt_of": partial(crowd.attempt, counters=here.counters), "first": place * len(made.kinds)}
+                raced = here.race(made.kinds, made, say, **how)
+                cells += [{**cell, "clients": clients} for cell in raced]
+        return here.found(asdict(made), cells)
 
 
 def tables(found: Row) -> Iterator[str]:

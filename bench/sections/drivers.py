@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from bench.measuring import Plan
-from bench.measuring import measure as measured
-from bench.sections import Found, Row, Say, Settings
+from bench.peers import chosen
+from bench.sections import Found, Say, Settings
 from bench.stand import stand
-from bench.tables import cells_tables
+from bench.tables import cells_tables as tables  # noqa: F401 - those of this section
 
 TITLE = "BF.MADD with hiredis and without"
 ABOUT = (
@@ -28,16 +26,6 @@ BATCHES = {500: 5000, 5000: 5000}
 
 def measure(settings: Settings, say: Say) -> Found:
     """Measure on the server that has RedisBloom."""
-    capacity = QUICK_CAPACITY if settings.quick else CAPACITY
-    plan = Plan(MIXES, BATCHES, settings.rule, capacity, settings.error_rate, settings.seed)
-    cells: list[Row] = []
-    with stand(settings.server, PEERS, plan.capacity, plan.error_rate) as here:
-        for cell in measured(here.peers, plan, here.counters):
-            cells.append(cell.to_json())
-            say(f"{cell.mix}, {cell.batch:,} a call: {cell.peer}, {cell.wall.tries} tries")
-        return Found(asdict(plan), here.versions(), cells, left_out=here.left_out)
-
-
-def tables(found: Row) -> Iterator[str]:
-    """Yield a table for each mix and batch."""
-    yield from cells_tables(found["cells"])
+    made = replace(settings, mixes=MIXES, batches=BATCHES, capacity=QUICK_CAPACITY if settings.quick else CAPACITY)
+    with stand(made.server, chosen(PEERS), made.capacity, made.error_rate) as here:
+        return here.found(asdict(made), here.race(made.kinds, made, say))

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import random
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import count
-from typing import TYPE_CHECKING
 
-from bench import servers
-from bench.machine import versions
-from bench.measuring import contestant, cut, raced
-from bench.peers.bf_madd import BfMadd
+from bench.measuring import cut
 from bench.peers.ours import Blocked, NearCache
+from bench.peers.redisbloom import BfMadd
 from bench.sections import Found, Row, Say, Settings
-from bench.streams import Uris, tries
+from bench.stand import stand
+from bench.streams import Uris
 from bench.tables import cells_tables
-from bench.usage import ServerCounters
 from urifilter_redis.bloom.digest import make_digester
 from urifilter_redis.engine.near_cache import SECONDS
 from urifilter_redis.engine.near_cache import NearCache as Cache
-
-if TYPE_CHECKING:
-    from bench.peers import Peer
 
 TITLE = "Streams of links, with a near cache"
 ABOUT = (
@@ -68,26 +59,15 @@ class Behind(BfMadd):
 
 
 def measure(settings: Settings, say: Say) -> Found:
-    """Measure this library and BF.MADD."""
+    """Measure this library and BF.MADD; all filters are empty."""
     streams, capacity = (QUICK_STREAMS, QUICK_CAPACITY) if settings.quick else (STREAMS, CAPACITY)
     rule = replace(settings.rule, tries=min(settings.rule.tries, MOST))
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        peers, left_out = _opened(capacity, settings.error_rate, servers.address(client), stack)
-        counters = stack.enter_context(ServerCounters(client))
-        dice, place, cells = random.Random(settings.seed), count(), []
-        for stream, batches in streams.items():
-            for size, items in batches.items():
-                number = next(place)
-                racing = {
-                    name: contestant(peer, tries(stream, items, number, settings.seed), size, counters)
-                    for name, peer in peers.items()
-                }
-                cells += [cell.to_json() for cell in raced(racing, (stream, size), rule, dice)]
-                say(f"{stream}, {size:,} a call")
+    peers = (BfMadd(), Behind(), Blocked(), NearCache())
+    with stand(settings.server, peers, capacity, settings.error_rate, lambda _: None) as here:
+        kinds = [(stream, *each) for stream, batches in streams.items() for each in batches.items()]
+        cells = here.race(kinds, replace(settings, rule=rule), say)
         made = {"capacity": capacity, "rule": asdict(rule), "streams": streams}
-        cache: Row = {"peer": NearCache.name, "memory": memory_of()}
-        return Found(made, versions(client, peers), cells, [cache], left_out)
+        return here.found(made, cells, [{"peer": NearCache.name, "memory": memory_of()}])
 
 
 def memory_of() -> float:
@@ -104,22 +84,8 @@ def memory_of() -> float:
         tracemalloc.stop()
 
 
-def _opened(capacity: int, error_rate: float, at: str, stack: ExitStack) -> tuple[dict[str, Peer], dict[str, str]]:
-    peers: dict[str, Peer] = {}
-    left_out: dict[str, str] = {}
-    for peer in (BfMadd(), Behind(), Blocked(), NearCache()):
-        stack.callback(peer.close)
-        try:
-            peer.open(capacity, error_rate, at)
-        except servers.Missing as error:
-            left_out[peer.name] = str(error)
-        else:
-            peers[peer.name] = peer
-    return peers, left_out
-
-
 def tables(found: Row) -> Iterator[str]:
     """Yield a table for each stream and batch."""
-    yield from cells_tables(found["cells"])
+    yield from cells_tables(found)
     for row in found["filters"]:
         yield f"\nAn entry of a full cache takes {row['memory']:.0f} bytes of its process."

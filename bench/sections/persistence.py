@@ -6,19 +6,16 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING
+
+import redis
 
 from bench.crowd import shared
 from bench.measuring import ask, cut
+from bench.peers import Peer, chosen
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import WARM, Try, tries
 from bench.tables import figure, table
-
-if TYPE_CHECKING:
-    import redis
-
-    from bench.peers import Peer
 
 TITLE = "Bytes in the append-only file"
 ABOUT = (
@@ -77,13 +74,12 @@ def measure(settings: Settings, say: Say) -> Found:
     items = QUICK_ITEMS if settings.quick else ITEMS
     names = [name for name in settings.peers if shared(name)]
     rows: list[Row] = []
-    with stand(settings.server, names, settings.capacity, settings.error_rate) as here:
+    with stand(settings.server, chosen(names), settings.capacity, settings.error_rate) as here:
         with appending(here.client):
             for name, peer in here.peers.items():
                 rows.append({"peer": name} | _grown(here.client, peer, items, settings.seed))
                 say(name)
-        made = {"capacity": settings.capacity, "items": items, "before": WARM}
-        return Found(made, here.versions(), [], rows, here.left_out)
+        return here.found({"capacity": settings.capacity, "items": items, "before": WARM}, [], rows)
 
 
 def _grown(client: redis.Redis, peer: Peer, items: int, seed: int) -> dict[str, float | None]:

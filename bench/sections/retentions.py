@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
-from bench import servers
-from bench.machine import versions
-from bench.measuring import ask, contestant, cut, raced
+from bench.measuring import ask, cut
 from bench.peers.ours import Ours
 from bench.sections import Found, Row, Say, Settings
 from bench.sections.script import server_columns
-from bench.streams import Uris, tries
+from bench.stand import stand
+from bench.streams import Uris
 from bench.tables import grouped, table
-from bench.usage import ServerCounters
 
 TITLE = "Retentions"
 ABOUT = (
@@ -50,6 +46,10 @@ class Retention(Ours):
         super().__init__()
         self.name, self.settings = name, SETTINGS[name]
 
+    def open(self, capacity: int, error_rate: float, server: str) -> None:
+        """Make the filter, empty."""
+        super().open(capacity // GROWTH if self.name == "growing" else capacity, error_rate, server)
+
     def fill_up(self, items: int) -> None:
         """Put items in, of each live slice as many."""
         slices = self.news.config.slices or 1
@@ -63,28 +63,12 @@ class Retention(Ours):
 def measure(settings: Settings, say: Say) -> Found:
     """Measure all retentions."""
     capacity = QUICK_CAPACITY if settings.quick else CAPACITY
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        filters = {name: Retention(name) for name in SETTINGS}
-        for name, each in filters.items():
-            stack.callback(each.close)
-            size = capacity // GROWTH if name == "growing" else capacity
-            each.open(size, settings.error_rate, servers.address(client))
-            each.fill_up(capacity)
-            say(f"{name} is full")
-        counters = stack.enter_context(ServerCounters(client))
-        cells: list[Row] = []
-        for place, mix in enumerate(MIXES):
-            racing = {
-                name: contestant(each, tries(mix, ITEMS, place, settings.seed, capacity), BATCH, counters)
-                for name, each in filters.items()
-            }
-            dice = random.Random(settings.seed)
-            cells += [cell.to_json() for cell in raced(racing, (mix, BATCH), settings.rule, dice, "server")]
-            say(mix)
-        memory = [{"peer": name, "memory": each.memory()} for name, each in filters.items()]
+    filters = map(Retention, SETTINGS)
+    with stand(settings.server, filters, capacity, settings.error_rate, lambda each: each.fill_up(capacity)) as here:
+        kinds = [(mix, BATCH, ITEMS) for mix in MIXES]
+        cells = here.race(kinds, settings, say, known=capacity, figure="server")
         made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
-        return Found(made, versions(client, filters), cells, memory)
+        return here.found(made, cells, [{"peer": name, "memory": each.memory()} for name, each in here.peers.items()])
 
 
 def tables(found: Row) -> Iterator[str]:

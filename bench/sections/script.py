@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from bench import servers
-from bench.measuring import contestant, raced
+from bench.machine import versions
+from bench.peers import chosen
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
-from bench.streams import tries
 from bench.tables import Column, best, grouped, table
 
 TITLE = "The server's time, beside a script of SETBITs"
@@ -33,28 +32,19 @@ def measure(settings: Settings, say: Say) -> Found:
     cells: list[Row] = []
     found: dict[str, str] = {}
     left_out: dict[str, str] = {}
+    kinds = [(mix, BATCH, ITEMS) for mix in MIXES]
     for name in SERVERS:
         try:
-            cells += _on(name, capacity, settings, found, say)
+            with stand(name, chosen(PEERS), capacity, settings.error_rate) as here:
+                there = versions(here.client, here.peers)
+                found |= there | {name: there["server"]}
+                raced = here.race(kinds, settings, say, figure="server")
+                cells += [{**cell, "server_name": name} for cell in raced]
         except servers.Missing as error:
             left_out[name] = str(error)
     found["server"] = " and ".join(found[name] for name in SERVERS if name in found)
     made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
     return Found(made, found, cells, left_out=left_out)
-
-
-def _on(name: str, capacity: int, settings: Settings, found: dict[str, str], say: Say) -> Iterator[Row]:
-    with stand(name, PEERS, capacity, settings.error_rate) as here:
-        found |= here.versions() | {name: here.versions()["server"]}
-        for place, mix in enumerate(MIXES):
-            racing = {
-                each: contestant(peer, tries(mix, ITEMS, place, settings.seed), BATCH, here.counters)
-                for each, peer in here.peers.items()
-            }
-            dice = random.Random(settings.seed)
-            for cell in raced(racing, (mix, BATCH), settings.rule, dice, "server"):
-                yield cell.to_json() | {"server_name": name}
-            say(f"{name}, {mix}")
 
 
 def tables(found: Row) -> Iterator[str]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import product
 
-from bench import servers
-from bench.machine import versions
-from bench.measuring import ask, contestant, cut, raced
+from bench.measuring import ask, cut
 from bench.peers.ours import Ours
-from bench.sections import Found, Row, Say, Settings
-from bench.streams import Uris, tries
-from bench.tables import cells_tables
-from bench.usage import ServerCounters
+from bench.sections import Found, Say, Settings
+from bench.stand import stand
+from bench.streams import Uris
+from bench.tables import cells_tables as tables  # noqa: F401 - those of this section
 from urifilter_redis.bloom.retention import Shape, size_first
 
 TITLE = "Shards and segments"
@@ -44,38 +39,25 @@ class Sized(Ours):
         super().__init__()
         self.name, self.capacity, self.settings = name, capacity, {"shards": shards}
 
+    def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - it has one of its own
+        """Make the filter, empty."""
+        super().open(self.capacity, error_rate, server)
+
+    def begin(self) -> None:
+        """Put some items in."""
+        ask(self.insert, cut(Uris(range(FILLED)), self.fill))
+
 
 def measure(settings: Settings, say: Say) -> Found:
     """Measure the filters; the largest takes 3.2 GB, and is left out in a quick run."""
     large = QUICK_CAPACITY if settings.quick else CAPACITY
     parted = size_first(Shape(capacity=large, error_rate=settings.error_rate)).segments
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        made = [
-            Sized("small", SMALL, None),
-            Sized("large", large, None),
-            Sized(f"large, {parted} shards", large, parted),
-        ]
-        made += [] if settings.quick else [Sized("largest", LARGEST, None)]
-        filters = {each.name: each for each in made}
-        for each in made:
-            stack.callback(each.close)
-            each.open(each.capacity, settings.error_rate, servers.address(client))
-            ask(each.insert, cut(Uris(range(FILLED)), each.fill))
-        counters = stack.enter_context(ServerCounters(client))
-        cells: list[Row] = []
+    made = [Sized("small", SMALL, None), Sized("large", large, None), Sized(f"large, {parted} shards", large, parted)]
+    made += [] if settings.quick else [Sized("largest", LARGEST, None)]
+    with stand(settings.server, made, large, settings.error_rate, Sized.begin) as here:
         batches = QUICK_BATCHES if settings.quick else BATCHES
-        for place, (batch, mix) in enumerate(product(batches, MIXES)):
-            given = (mix, batches[batch], place, settings.seed, FILLED)
-            racing = {name: contestant(each, tries(*given), batch, counters) for name, each in filters.items()}
-            dice = random.Random(settings.seed)
-            cells += [cell.to_json() for cell in raced(racing, (mix, batch), settings.rule, dice, "server")]
-            say(f"{mix}, {batch:,} a call")
+        kinds = [(mix, *batch) for batch, mix in product(batches.items(), MIXES)]
+        cells = here.race(kinds, settings, say, known=FILLED, figure="server")
         rows = [{"peer": each.name, "segments": each.news.config.segments} for each in made]
         asked = {"capacity": large, "small": SMALL, "largest": LARGEST, "filled": FILLED, "rule": asdict(settings.rule)}
-        return Found(asked, versions(client, filters), cells, rows)
-
-
-def tables(found: Row) -> Iterator[str]:
-    """Yield a table for each mix and number of items a call."""
-    yield from cells_tables(found["cells"])
+        return here.found(asked, cells, rows)

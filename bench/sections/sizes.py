@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
 
-from bench import servers
 from bench.crowd import Crowd, Filters, shared
 from bench.filling import Filler
-from bench.machine import versions
-from bench.measuring import Plan, opened
-from bench.measuring import measure as measured
+from bench.peers import chosen
 from bench.sections import Found, Row, Say, Settings
 from bench.sections.persistence import appended, appending
+from bench.stand import Stand, stand
 from bench.streams import ROOM, Try, Uris
 from bench.tables import Column, cells_table, figure, grouped, table
-from bench.usage import ServerCounters
-
-if TYPE_CHECKING:
-    import redis
-
-    from bench.peers import Peer
 
 TITLE = "Full filters"
 ABOUT = (
@@ -135,35 +125,22 @@ def measure(settings: Settings, say: Say) -> Found:
     (items,) = settings.sizes
     size, start = size_of(items, quick=settings.quick), time.monotonic()
     names = [name for name in settings.peers if name in LARGE or items <= MOST_OF_OTHERS]
-    with ExitStack() as stack:
-        client = stack.enter_context(servers.server(settings.server))
-        at = servers.address(client)
-        peers, left_out = opened(names, items, settings.error_rate, at, stack)
-        crowd = stack.enter_context(Crowd(PROCESSES, Filters(items, settings.error_rate, at)))
-        counters = stack.enter_context(ServerCounters(client))
-        bench = _Bench(size, settings, peers, client, counters, crowd, say)
-        filters, said = bench.run(), versions(client, peers)
-    made = {"sizes": [asdict(size) | {"seconds": time.monotonic() - start}], "processes": PROCESSES}
-    made |= {"rule": asdict(bench.rule), "error_rate": settings.error_rate}
-    return Found(made, said, bench.cells, filters, left_out)
+    with stand(settings.server, chosen(names), items, settings.error_rate, lambda _: None) as here:
+        with Crowd(PROCESSES, Filters(items, settings.error_rate, here.url)) as crowd:
+            bench = _Bench(size, settings, here, crowd, say)
+            filters = bench.run()
+        made = {"sizes": [asdict(size) | {"seconds": time.monotonic() - start}], "processes": PROCESSES}
+        made |= {"rule": asdict(bench.rule), "error_rate": settings.error_rate}
+        return here.found(made, bench.cells, filters)
 
 
-@dataclass
 class _Bench:
     """The filters of one size, on one server."""
 
-    size: Size
-    settings: Settings
-    peers: Mapping[str, Peer]
-    client: redis.Redis
-    counters: ServerCounters
-    crowd: Crowd
-    say: Say
-
-    def __post_init__(self) -> None:
-        self.cells: list[Row] = []
-        self.filler = Filler(self.crowd, self.counters)
-        self.rule = replace(self.settings.rule, tries=min(self.size.tries, self.settings.rule.tries))
+    def __init__(self, size: Size, settings: Settings, here: Stand, crowd: Crowd, say: Say) -> None:
+        self.size, self.settings, self.client, self.peers, self.say = size, settings, here.client, here.peers, say
+        self.here, self.filler, self.cells = here, Filler(crowd, here.counters), list[Row]()
+        self.rule = replace(settings.rule, tries=min(size.tries, settings.rule.tries))
 
     def run(self) -> list[Row]:
         """Return the figures of the filters; ``cells`` has those of calls."""
@@ -171,29 +148,18 @@ class _Bench:
         filled = {}
         for name, peer in self.peers.items():
             filled[name] = self.filler.fill(peer, size.before, size.pieces)
-            self.say(f"{size.items:,}: {name} is full, {filled[name].rates[-1][1]:,.0f} items/s at the end")
-        self._race()
+            self.say(f"{size.items:,}: {name} is full, {filled[name]['rates'][-1][1]:,.0f} items/s at the end")
+        kinds = [(mix, *batch) for mix in MIXES for batch in size.batches.items()]
+        raced = self.here.race(kinds, replace(self.settings, rule=self.rule), self.say, known=size.before)
+        self.cells = [{**cell, "size": size.items} for cell in raced]
         memory = {name: peer.memory() for name, peer in self.peers.items()}
         bytes_ = self._append()
         return [
             {"peer": name, "size": size.items, "memory": memory[name], "appended": bytes_.get(name)}
-            | {"filling": asdict(filled[name])}
-            | self._answers(name, filled[name].items)
+            | {"filling": filled[name]}
+            | self._answers(name, filled[name]["items"])
             for name in self.peers
         ]
-
-    def _race(self) -> None:
-        size, settings = self.size, self.settings
-        plan = Plan(MIXES, size.batches, self.rule, 10**12, settings.error_rate, settings.seed)
-        for cell in measured(self.peers, plan, self.counters, size.before):
-            self.cells.append(cell.to_json() | {"size": size.items})
-        self.say(f"{size.items:,}: calls are measured")
-
-    def _put(self, name: str) -> int:
-        """Return how many items a peer has, but for those of the file."""
-        return self.size.before + sum(
-            cell["new_items"] for cell in self.cells if (cell["peer"], cell["size"]) == (name, self.size.items)
-        )
 
     def _append(self) -> dict[str, float]:
         """Return bytes an item of the append-only file, for the peers of the server."""
@@ -208,7 +174,8 @@ class _Bench:
     def _answers(self, name: str, first: int) -> dict[str, object]:
         """Fill up the filter of a peer, and count its false answers."""
         size, peer = self.size, self.peers[name]
-        put = self._put(name) + (size.append if shared(name) else 0)
+        put = size.before + sum(cell["new_items"] for cell in self.cells if cell["peer"] == name)
+        put += size.append if shared(name) else 0
         self.filler.do(peer, "insert", range(ROOM // 2, ROOM // 2 + size.items - put))
         asked = size.ours if name in OURS else size.unseen
         known = range(0, first, 1 if name in OURS else max(1, first // size.sample))

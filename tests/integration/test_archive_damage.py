@@ -46,6 +46,7 @@ from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.documents import PIECE
 from urifilter_redis.storage.packing import pack
+from urifilter_redis.storage.records import KINDS
 
 SETTINGS = {"capacity": 2000, "error_rate": 1e-9, "seed": 1}
 
@@ -363,7 +364,9 @@ LIES = {
     "pieces": put("1", "state", "pieces"),
     "limit": put("1", "state", "limit"),
     **{f"no {name}": drop_field("state", name) for name in ("created", "epoch", "phase", "opened", "slices")},
-    **{f"nothing of {name}": drop_field(name) for name in ("number", "bitmaps", "state", "replies")},
+    **{f"nothing of {name}": drop_field(name) for name in ("number", "bitmaps", "state", "records")},
+    **{f"no {name}": drop_field("records", name) for name in KINDS},
+    "records of another kind": put({"blob": "", "pieces": []}, "records", "others"),
     "more than there is": put(1, "more"),
     "nothing": dict.clear,
 }
@@ -669,13 +672,16 @@ _LAST = ("checkpoints", 0)
 def same_blob(values):
     """Let records be in the blob of the bitmap, and be longer."""
     content = values["checkpoints"][0]["bitmaps"][0]["content"]
-    values["checkpoints"][0]["forgotten"] = {"blob": content["blob"], "pieces": content["pieces"] * 2}
+    values["checkpoints"][0]["records"]["forgotten"] = {"blob": content["blob"], "pieces": content["pieces"] * 2}
     values["sizes"][values["blobs"].index(content["blob"])] *= 2
 
 
 def without_blob(values):
     """Let records be in no blob."""
-    values["checkpoints"][0]["forgotten"] = {"blob": "", "pieces": [{"length": 1, "packed": 1, "sha256": "0" * 64}]}
+    values["checkpoints"][0]["records"]["forgotten"] = {
+        "blob": "",
+        "pieces": [{"length": 1, "packed": 1, "sha256": "0" * 64}],
+    }
 
 
 EXPORTS = {

@@ -25,6 +25,7 @@ from urifilter_redis import (
     drop_filter,
 )
 from urifilter_redis.base_blocking import connect
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.encoding import encode_item
 from urifilter_redis.engine.driver import drive
@@ -67,7 +68,7 @@ class Suspended:
 
 
 def restorer(server, folder):
-    connector, session = connect("news", server.url, "urifilter", Timeouts(), folder)
+    connector, session = connect(ClientOptions("news", folder, server.url))
     return open_(session), connector
 
 

@@ -28,7 +28,7 @@ from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.storage.backends import open_backend
-from urifilter_redis.storage.records import write_replies
+from urifilter_redis.storage.records import KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -221,8 +221,8 @@ def test_killed_before_it_is_noted(any_server, folder):
 
 RECORDS = {
     "replies that are none": ("replies", b"no records"),
-    "a reply of no time": ("replies", write_replies([(b"0a/1", b"\x01")])),
-    "a reply that is cut": ("replies", write_replies([(b"0a/1", b"\x01\x02\x03")])[:-1]),
+    "a reply of no time": ("replies", KINDS["replies"].write([(b"0a/1", b"\x01")])),
+    "a reply that is cut": ("replies", KINDS["replies"].write([(b"0a/1", b"\x01\x02\x03")])[:-1]),
     "a score that is no number": ("forgotten", struct.pack(">d16s", float("nan"), b"0" * 16)),
     "a score below 0": ("forgotten", struct.pack(">d16s", -1.0, b"0" * 16)),
     "a score of an epoch to come": ("forgotten", struct.pack(">d16s", 1.5, b"0" * 16)),

@@ -14,8 +14,9 @@ from support.servers import executable
 
 from bench.__main__ import main
 from bench.kbest import Rule
-from bench.measuring import Plan, WrongAnswer, attempt
+from bench.measuring import WrongAnswer, attempt
 from bench.peers import Batches
+from bench.sections import Settings
 from bench.streams import Try
 from bench.usage import ServerCounters, Watch
 
@@ -154,8 +155,8 @@ def test_wrong_answer(admin):
 
 
 def test_filters_that_are_too_small():
-    """A plan whose items the filters do not hold is refused."""
-    plan = {"mixes": ("new",), "batches": {1: 100}, "rule": Rule(tries=10), "error_rate": 1e-4, "seed": 1}
-    assert Plan(**plan, capacity=11_000)
+    """Settings whose items the filters do not hold are refused."""
+    made = {"quick": True, "rule": Rule(tries=10), "peers": (), "mixes": ("new",), "batches": {1: 100}}
+    assert Settings(**made, clients=(), sizes=(), capacity=11_000)
     with pytest.raises(ValueError, match="11,000 of this plan"):
-        Plan(**plan, capacity=10_999)
+        Settings(**made, clients=(), sizes=(), capacity=10_999)

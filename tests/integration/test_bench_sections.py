@@ -164,7 +164,7 @@ def test_a_crowd():
         peer.open(10_000, 1e-6, at)
         try:
             with Crowd(2, Filters(10_000, 1e-6, at)) as crowd:
-                found = crowd.attempt("blocked", Try(("a", "a", "b", "b"), 2), 1, counters)
+                found = crowd.attempt(peer, Try(("a", "a", "b", "b"), 2), 1, counters)
                 filled = Filler(crowd, counters).fill(peer, 1001, 3)
                 again = Filler(crowd, counters).do(peer, "insert", range(1001))
                 with pytest.raises(RuntimeError, match="blocked: .*no_such_method"):
@@ -173,7 +173,7 @@ def test_a_crowd():
             peer.close()
     assert (found.items, found.new, found.missed, len(found.calls)) == (4, 2, 0, 4)
     assert found.used.server > 0
-    assert (filled.items, filled.passed, [items for items, _ in filled.rates]) == (1001, 0, [333, 667, 1001])
+    assert (filled["items"], filled["passed"], [items for items, _ in filled["rates"]]) == (1001, 0, [333, 667, 1001])
     assert [each.total for each in again] == [0, 0]
     assert peer.name == "blocked"
 

@@ -24,9 +24,10 @@ from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
 from urifilter_redis.cli.signals import Signals
 
-from urifilter_redis import Timeouts, UriFilter
+from urifilter_redis import UriFilter
 from urifilter_redis.archive.maintenance import Document, Entry, Pruned, Verified, examine_archive, show
 from urifilter_redis.base_blocking import connect
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.session import Restored
 from urifilter_redis.flows.checkpoint import Written
@@ -251,7 +252,7 @@ def test_wait_for_a_restore(there, folder, started):
     """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
     make_kept(100)
     flush(there)
-    connector, session = connect("news", there.url, "urifilter", Timeouts(), folder)
+    connector, session = connect(ClientOptions("news", folder, there.url))
     restorer = pipelines(open_(session), connector)
     with there.client() as admin:
         while admin.hget("urifilter:{news:0}:meta", "phase") != b"restoring":

@@ -294,7 +294,7 @@ def test_a_crawl_once_a_month(make_server, tmp_path, settings, way):
         assert news.ages([str(page) for page in range(100)]).count(0) == 0
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
 def test_runs_that_miss_a_period_or_more(make_server, tmp_path, retention):
     """What was fetched is offered again after 30 days at the earliest, and 33 at the latest, whenever the runs are.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -25,6 +26,7 @@ from urifilter_redis import (
     drop_filter,
     list_filters,
 )
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.flows import dropping, items, lifecycle
 from urifilter_redis.protocol.config import Settings
 
@@ -42,25 +44,56 @@ def news(request, layout, server):
         yield made
 
 
-@pytest.mark.parametrize("method", ["insert", "contains"])
-def test_few_functions_are_called(news, method):
-    """The library calls few functions for one item, as each costs a call more than the server takes for the item."""
+@contextlib.contextmanager
+def functions_called():
+    """Note the modules and names of the library's functions that are called meanwhile."""
     called = []
 
     def note(frame, event, _):
         if event == "call" and "/urifilter_redis/" in frame.f_code.co_filename:
-            called.append(frame.f_code.co_qualname)
+            called.append((frame.f_code.co_filename, frame.f_code.co_qualname))
 
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("method", ["insert", "contains"])
+def test_few_functions_are_called(news, method):
+    """For one item few functions of few modules are called.
+
+    Each call costs more than the server takes for the item, and each function is one more to read.
+    """
     ask = getattr(news, method)
     ask("a")  # opens a connection, loads the script, and learns what is the same in each call
     ask("a")
     item = "b" if news.config.shards == 1 else "a"
-    sys.setprofile(note)
-    try:
+    with functions_called() as called:
         ask(item)
-    finally:
-        sys.setprofile(None)
-    assert len(called) <= 60, called
+    assert len({module for module, _ in called}) <= 16, called
+    assert len(set(called)) <= 45, called
+    assert len(called) <= 48, called
+
+
+@pytest.mark.parametrize("method", ["insert", "contains"])
+def test_few_functions_are_called_asyncio(server, method):
+    """Likewise of the asyncio client, which also keeps its calls in a queue, and its connections by event loop."""
+
+    async def ask_thrice():
+        async with AsyncUriFilter.create("news", redis=server.url, **PRECISE) as news:
+            ask = getattr(news, method)
+            await ask("a")
+            await ask("a")
+            with functions_called() as called:
+                await ask("b")
+        return called
+
+    called = asyncio.run(ask_thrice())
+    assert len({module for module, _ in called}) <= 18, called
+    assert len(set(called)) <= 54, called
+    assert len(called) <= 70, called
 
 
 def test_short_forms(news):
@@ -112,7 +145,7 @@ def test_drop(news, server):
 
 def die_after(steps, flow_of, server):
     """Run so many steps of a flow and no more, as a process does that is killed."""
-    connector, session = base_blocking.connect("news", server.url, "urifilter", None)
+    connector, session = base_blocking.connect(ClientOptions("news", redis=server.url))
     running = pipelines(flow_of(session), connector)
     list(itertools.islice(running, steps))
     running.close()
@@ -125,7 +158,7 @@ def test_half_made_filter_is_completed(server):
     settings_ = Settings(capacity=100_000, error_rate=1e-8, shards=40)
     for steps in range(1, 9):
         session = die_after(steps, functools.partial(lifecycle.create, settings=settings_), server)
-        uid = session._config.uid if session._config else None
+        uid = session.uid or None
         finish = UriFilter.create if steps % 2 else UriFilter.open
         arguments = {"capacity": 100_000, "error_rate": 1e-8, "shards": 40} if steps % 2 else {}
         try:

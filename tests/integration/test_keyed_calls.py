@@ -9,10 +9,10 @@ import pytest
 from support.proxy import Fault, Proxy, first
 
 from urifilter_redis import AnswerLost, UriFilter, UriFilterError
+from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
-from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.transport.connections import AsyncConnector, SharedConnector
 from urifilter_redis.transport.url import Address
@@ -163,16 +163,42 @@ def test_a_key_for_other_items(any_server):
         assert news.contains("c") is False
 
 
-def test_a_key_for_other_items_of_other_shards(any_server):
-    """The shards that served the first request refuse; what the others did is answered, and no repeat is asked for."""
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("first", [1, 100, 3000])
+@pytest.mark.parametrize("text", ["any words", KEY.text])
+def test_a_key_for_other_items_in_many_calls(any_server, shards, first, text):
+    """It is refused whole: no answer has arrived, and nothing is inserted.
+
+    Under a text with a slot all requests must have items of the first shard for that.
+    """
+    items = [f"https://example.com/{number}" for number in range(first)]
+    with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=shards) as news:
+        assert answer(any_server.url, items, CallKey(text)) == [0] * first
+        before = news.inserted()
+        for others in (items[: first // 2], [*items, "x"], [f"https://example.org/{number}" for number in range(5000)]):
+            if others and (text != KEY.text or shards == 1 or first >= 100):
+                with pytest.raises(UriFilterError, match="other items") as caught:
+                    answer(any_server.url, others, CallKey(text))
+                assert set(caught.value.answers) == {None}
+        assert news.inserted() == before
+        assert answer(any_server.url, items, CallKey(text)) == [0] * first
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 2), (3, 1)])
+def test_a_key_for_an_item_of_another_shard(any_server, numbers):
+    """A text has one call to the first shard in each request, so all of them meet there; and that call ends, too."""
     with UriFilter.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-8, shards=4) as news:
-        assert answer(any_server.url, ["a"]) == [0]
-        others = [str(number) for number in range(100)]
-        with pytest.raises(UriFilterError, match="other items") as caught:
-            answer(any_server.url, others)
-        refusal = refusal_of(caught.value, "ages")
-        assert (refusal.code, set(refusal.more["ages"])) == ("refused", {0, None})
-        assert news.contains_many(others) == [age == 0 for age in refusal.more["ages"]]
+        one, other = (
+            next(item for item in map(str, range(100)) if shard_of(news._session.digester([item])[0], 4) == shard)
+            for shard in numbers
+        )
+        for command, given in (("insert", 0), ("forget", 1)):
+            assert answer(any_server.url, [one], CallKey("words"), command) == [given]
+            with pytest.raises(UriFilterError, match="other items"):
+                answer(any_server.url, [other], CallKey("words"), command)
+            assert answer(any_server.url, [one], CallKey("words"), command) == [given]
+        assert not news.contains(other)
+        assert len(any_server.ask("hkeys", "urifilter:{news:0}:replies")) == 2
 
 
 def test_tasks_share_pipelines_and_never_a_call(any_server):

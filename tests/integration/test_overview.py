@@ -120,27 +120,30 @@ def test_tokens(server, redis, news):
 
 
 def test_samples(server, redis, news):
-    """They are in Redis, the same from every worker and after a restart, and expire."""
+    """They are in Redis, the same from every worker and after a restart, and expire.
+
+    There is one a minute, and another may begin at any time.
+    """
     news.insert_many(range(10))
     with Service(server.url, *TWO) as service:
         before = sampled(redis)
-        ((uid, *_),) = map(json.loads, before.values())
+        (uid, *_), *_ = map(json.loads, before.values())
         assert uid == news.info().uid
         assert 0 < redis.ttl(RATES) <= 25 * 3600
         first = detail(service)
-        assert first["plots"]["hour"]["items"] == [10]
-        assert (first["plots"]["hour"]["speed"], first["plots_refused"]) == ([None], "")
+        assert first["plots"]["hour"]["items"][:1] == [10]
+        assert (first["plots"]["hour"]["speed"][:1], first["plots_refused"]) == ([None], "")
         told = [detail(service)["plots"]["hour"] for _ in range(5)]
     with Service(server.url) as service:
         told.append(detail(service)["plots"]["hour"])
-    for plot in told:  # another minute may have begun meanwhile, with its sample
-        assert all(column[:1] == first["plots"]["hour"][name] for name, column in plot.items())
+    for plot in told:
+        assert all(column[:1] == first["plots"]["hour"][name][:1] for name, column in plot.items())
 
 
 def test_speeds(server, redis, news):
     """The speed and the time until a filter is full follow from the samples of the last hour."""
     with Service(server.url):
-        ((minute, text),) = sampled(redis).items()
+        (minute, text), *_ = sorted(sampled(redis).items())
     news.insert_many(range(600))
     uid, at, *rest = json.loads(text)
     redis.delete(RATES)
@@ -163,7 +166,7 @@ def test_a_service_that_may_only_read(server, redis, news):
             wait_until(lambda: detail(service)["plots"]["hour"]["at"], "there is no sample")
             found = detail(service)
             assert "NOPERM" in found["plots_refused"]
-            assert found["plots"]["hour"]["items"] == [0]
+            assert set(found["plots"]["hour"]["items"]) == {0}
             assert overview(service)["redis"]["masters"] == []
             assert not redis.exists(RATES)
     finally:

@@ -54,8 +54,8 @@ def insert_awaited(news, uris):
 
 def test_filter(way, server, clients):
     """It has the same settings and answers, and is a client of its own, in any event loop."""
-    given = {"prefix": "x", "timeouts": Timeouts(total=7), "connections": 3}
-    news = clients.create("news", redis=server.url, **given, **SETTINGS)
+    given = {"prefix": "x", "timeouts": Timeouts(total=7), "connections": 3, "rotate": "never"}
+    news = clients.create("news", redis=server.url, near_cache=9, near_cache_seconds=5, **given, **SETTINGS)
     news.insert("a")
     again = clients.take(way(clients.made[0]))
     assert (again.name, again.server, again.config) == (news.name, news.server, news.config)
@@ -63,6 +63,8 @@ def test_filter(way, server, clients):
     assert news.insert_ages(["b"]) == [1]
     assert again._session.timeouts == given["timeouts"]
     assert (again._session.keys.prefix, again._connector.connections) == ("x", 3)
+    assert (again._session.rotation_timer.rotate, again.near_cache.limit, again.near_cache.seconds) == ("never", 9, 5)
+    assert {name: getattr(again._options, name) for name in given} == given
     assert again._session.ids.client != news._session.ids.client
     third = way(clients.made[1])
     assert (insert_awaited if clients.awaited else insert)(third, ["b", "c"]) == [1, 0]

@@ -297,7 +297,7 @@ def test_plan(options, there):
     assert bool(found) == there
     if not options:
         (asked,) = [each for each in found if each["error_rate"] == 1e-4]
-        assert asked["shards"] == 4
+        assert (asked["shards"], asked["segments"]) == (1, 4)
         assert asked["bits_per_item"] == pytest.approx(20.6, abs=0.1)
 
 

@@ -6,23 +6,28 @@ import contextlib
 import itertools
 import random
 import tempfile
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from redis.exceptions import ResponseError
-from support.servers import wait_until
+from support.room import leave_room, make_room
+from support.servers import BLOOM, DEFAULT, wait_until
+from support.servers import KINDS as SERVERS
 from support.shard import md5
 from support.states import dumped
 
-from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter
+from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.engine.driver import drive
-from urifilter_redis.flows import rotation
+from urifilter_redis.engine.queries import ask
+from urifilter_redis.flows import rotation, turn
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.storage.backends import open_backend
@@ -30,6 +35,7 @@ from urifilter_redis.storage.backends import open_backend
 SEGMENTS = 18
 SHARDS = (1, 3, 18)
 HOLDER = "a0112233aabbccdd"
+LIMITS = {name: getattr(sizing, name) for name in ("SLICE_LIMIT", "MODULE_LIMIT")}
 KINDS = {
     "blocked": {},
     "classic": {"layout": "classic"},
@@ -40,6 +46,21 @@ KINDS = {
     "rolling": {"retention": "rolling", "slices": 3, "period": "1d"},
     "rolling, last-seen": {"retention": "rolling", "slices": 3, "period": "1d", "expire_after": "last-seen"},
 }
+#: Kinds that need the server's module, and have no archive.
+OF_THE_MODULE = {
+    "redisbloom": {"layout": "redisbloom"},
+    "redisbloom, ring": {"layout": "redisbloom", "retention": "ring", "slices": 3, "period": "1d"},
+}
+ALL_KINDS = KINDS | OF_THE_MODULE
+
+
+def on_servers(kinds: Iterable[str]) -> list:
+    """Cases for the fixture ``server``: of each kind the server that has the module, or all others, slow but one."""
+    others = [each if each == DEFAULT else pytest.param(each, marks=pytest.mark.slow) for each in SERVERS]
+    cases = [(kind, each) for kind in kinds for each in ([BLOOM] if kind in OF_THE_MODULE else others)]
+    return [
+        pytest.param(kind, *getattr(each, "values", [each]), marks=getattr(each, "marks", ())) for kind, each in cases
+    ]
 
 
 def shards_of_kind(kind: str) -> tuple[int, ...]:
@@ -47,41 +68,59 @@ def shards_of_kind(kind: str) -> tuple[int, ...]:
     return SHARDS[kind.startswith("rolling") :]
 
 
-WITH_SHARDS = [(kind, shards) for kind in KINDS for shards in shards_of_kind(kind)]
+def slow_but_last(cases: Sequence[tuple]) -> list:
+    """Of a kind's cases all but the last are slow tests."""
+    return [*(pytest.param(*case, marks=pytest.mark.slow) for case in cases[:-1]), cases[-1]]
+
+
+WITH_SHARDS = [case for kind in KINDS for case in slow_but_last([(kind, each) for each in shards_of_kind(kind)])]
+
+
+def limit_to(monkeypatch, segments: int, wanted: dict) -> None:
+    """Let such a filter have so many segments, of this size at most."""
+    limit = "MODULE_LIMIT" if wanted.get("layout") == sizing.REDISBLOOM else "SLICE_LIMIT"
+    monkeypatch.setattr(sizing, limit, LIMITS[limit])
+    monkeypatch.setattr(sizing, "ROWS", (segments,))
+    monkeypatch.setattr(sizing, limit, size_first(Settings(**wanted | {"shards": segments})).segment_bytes)
 
 
 @pytest.fixture
 def of_segments(make_filter, monkeypatch):
     """Return a function that makes a filter of so many shards with ``SEGMENTS`` bitmaps a slice."""
-    limit = sizing.SLICE_LIMIT
 
-    def make(name: str, shards: int, archive: str | None = None, **settings) -> UriFilter:
+    def make(
+        name: str,
+        shards: int,
+        archive: str | None = None,
+        segments: int = SEGMENTS,
+        redis: str | None = None,
+        **settings,
+    ) -> UriFilter:
         wanted = {"capacity": 20_000, "error_rate": 1e-3, "seed": 7} | settings
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
-        monkeypatch.setattr(sizing, "ROWS", (SEGMENTS,))
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": SEGMENTS})).segment_bytes)
-        news = make_filter(name, shards=shards, archive=archive, **wanted)
-        assert (news.config.shards, news.config.segments) == (shards, SEGMENTS)
+        limit_to(monkeypatch, segments, wanted)
+        news = make_filter(name, shards=shards, archive=archive, redis=redis, **wanted)
+        assert (news.config.shards, news.config.segments) == (shards, segments)
         return news
 
     return make
 
 
 def bitmaps(news: UriFilter, client) -> dict[str, bytes]:
-    """Return the bitmaps of a filter by slice and number of the segment, of the whole filter."""
-    found = {}
+    """Return the segments of a filter by slice and number, of the whole filter."""
+    found, of_the_module = {}, news.config.layout == sizing.REDISBLOOM
     for shard in range(news.config.shards):
         for slice_ in news.view(shard).slices:
             for number, key in enumerate(map(news._session.keys.shard(shard).slice, slice_.names)):
-                found[f"{slice_.name} {shard * slice_.segments + number}"] = client.getrange(key, 0, -1)
+                bits = client.dump(key) if of_the_module else client.getrange(key, 0, -1)
+                found[f"{slice_.name} {shard * slice_.segments + number}"] = bits
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "server"), on_servers(ALL_KINDS), indirect=["server"])
 def test_one_stream_of_calls(server, of_segments, kind):
     """(S, G) = (1, 18), (3, 6), (18, 1): equal answers to all calls, and equal bytes of each segment."""
     numbers = shards_of_kind(kind)
-    filters = [of_segments(f"news{shards}", shards, **KINDS[kind]) for shards in numbers]
+    filters = [of_segments(f"news{shards}", shards, **ALL_KINDS[kind]) for shards in numbers]
     drawn = random.Random(kind)
 
     def same(method: str, *given, **more):
@@ -96,11 +135,12 @@ def test_one_stream_of_calls(server, of_segments, kind):
         same("contains_many", [*some, *(f"https://example.com/{n}" for n in range(5000, 5050))])
         same("remove" if kind == "counting" else "forget", some[:30])
         same("insert", some[0])
-        if kind.startswith(("ring", "rolling")) and step % 2:
+        if ("ring" in kind or kind.startswith("rolling")) and step % 2:
             for news in filters:
                 news.rotate()
-        elif kind.startswith("ring"):
+        elif "ring" in kind:
             same("ages", some[:100])
+            same("insert_ages", some[50:150], max_age=2)
     with server.client() as client:
         found = [bitmaps(news, client) for news in filters]
     assert found == [found[0]] * len(numbers)
@@ -114,10 +154,11 @@ def test_one_stream_of_calls(server, of_segments, kind):
         assert values == pytest.approx([values[0]] * len(numbers), rel=near), name
 
 
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
 @pytest.mark.parametrize("command", ["insert", "contains", "forget"])
-def test_segments_that_are_not_named(server, of_segments, command):
+def test_segments_that_are_not_named(server, of_segments, command, kind):
     """BADARG, with nothing done: a segment of an item is before the named ones, behind or between them; their order."""
-    news = of_segments("news", 1, capacity=1000)
+    news = of_segments("news", 1, capacity=1000, **ALL_KINDS[kind])
     keys, view = news._session.keys.shard(0), news.view(0)
     of_segment = {shards_of([digest], SEGMENTS)[0]: digest for digest in (md5(b"%d" % n) for n in range(1000))}
     digests = [of_segment[segment] for segment in (3, 4, 7)]
@@ -130,7 +171,8 @@ def test_segments_that_are_not_named(server, of_segments, command):
     with server.client() as client:
         client.script_load(call([3]).script.source)
         before = dumped(client)
-        for segments in [(4, 7), (3, 4), (3, 7), (4, 3, 7), (3, 3, 4, 7), (3, 4, 7, 18), (3, 4, 5, 6)]:
+        wrong = [(4, 7), (3, 4), (3, 7), (3, 7, 8), (4, 3, 7), (3, 3, 4, 7), (3, 4, 7, 18), (3, 4, 5, 6)]
+        for segments in wrong:
             with pytest.raises(ResponseError, match="^BADARG "):
                 client.execute_command(*call(segments).command())
         assert dumped(client) == before
@@ -139,12 +181,37 @@ def test_segments_that_are_not_named(server, of_segments, command):
         assert client.execute_command(*call([4], digests[1:2]).command()) == [int(command == "insert")]
 
 
-def test_claims(server, of_segments):
+@pytest.mark.parametrize("command", ["insert", "contains", "forget"])
+def test_an_old_list_of_slices(server, of_segments, command):
+    """STALE: a slice that is there has no key, or a key is of a slice that is not."""
+    news = of_segments("news", 1, **KINDS["ring"])
+    keys, digests = news._session.keys.shard(0), [md5(b"%d" % n) for n in range(20)]
+    old = news.view(0)
+    news.rotate()
+    now = news.view(0)
+    made = calls.items(command, news.config, keys, now, "-", digests)
+    first = [key for key in made.keys if "today" not in key and "history" not in key]
+    with server.client() as client:
+        client.script_load(made.script.source)
+        before = dumped(client)
+        for names in (["today"], ["history_1"], ["today", "history_1"], ["history_1", "today", "history_2"], []):
+            given = (*first, *(keys.slice(f"{name}.1") for name in names))
+            with pytest.raises(ResponseError, match="^STALE epoch 1, .*, live slices history_1:"):
+                client.execute_command(*replace(made, keys=given).command())
+        stale = calls.items(command, news.config, keys, old, "-", digests)
+        with pytest.raises(ResponseError, match="^STALE "):
+            client.execute_command(*stale.command())
+        assert dumped(client) == before
+        assert client.execute_command(*made.command()) == [0] * 20
+
+
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
+def test_claims(server, of_segments, kind):
     """What is in flight, committed, released and rejected is told alike."""
     items = [f"https://example.com/{number}" for number in range(1200)]
     told = []
     for shards in SHARDS:
-        news = of_segments(f"news{shards}", shards)
+        news = of_segments(f"news{shards}", shards, **ALL_KINDS[kind])
         with news.claims(lease=60) as mine, news.claims(lease=60) as other:
             answers = [mine.claim_many(items[:900]), other.claim_many(items[600:])]
             answers += [mine.commit(items[:300]), mine.release(items[300:500]), mine.reject(items[500:510], "why")]
@@ -170,13 +237,10 @@ def of_growing_rows(make_filter, monkeypatch):
 
     Of so many shards, the first slice has four bitmaps, and further ones 8 and 16.
     """
-    limit = sizing.SLICE_LIMIT
 
     def make(shards: int = 1, archive: str | None = None, **settings) -> UriFilter:
         wanted = {"capacity": 8_000, "error_rate": 1e-4, "seed": 7, "retention": "growing"} | settings
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", limit)
-        monkeypatch.setattr(sizing, "ROWS", (4,))
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", size_first(Settings(**wanted | {"shards": 4})).segment_bytes)
+        limit_to(monkeypatch, 4, wanted)
         news = make_filter(shards=shards, archive=archive, **wanted)
         assert (news.config.shards, news.config.segments) == (shards, 4)
         return news
@@ -219,7 +283,24 @@ def test_growing_rows(server, of_growing_rows, folder, tmp_path, shards):
     assert len(rows_of(news)) > len(rows)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server", [BLOOM], indirect=True)
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_growing_rows_of_the_module(server, of_growing_rows, shards):
+    """Likewise with layout redisbloom."""
+    news = of_growing_rows(shards, layout="redisbloom", error_rate=1e-2)
+    items = [f"https://example.com/{number}" for number in range(70_000)]
+    assert sum(news.insert_many(items)) >= 0.99 * len(items)
+    assert not any(news.insert_many(items))
+    rows = rows_of(news)
+    assert [*dict.fromkeys(rows)] == [4 // shards, 16 // shards]
+    assert sum(news.contains_many(f"https://example.org/{number}" for number in range(50_000))) <= 500
+    assert 0 < news.info().error_rate_now <= 1e-2
+    assert all(news.forget(items[::700]))
+    assert [number for number, new in enumerate(news.insert_many(items)) if new] == [*range(0, 70_000, 700)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 1)])
 def test_growing_rows_move(server, of_growing_rows, folder, tmp_path, before, after):
     """In another number of shards each row is cut anew, and the next ones are as they would have been."""
     news, there = of_growing_rows(before, archive=folder), (tmp_path / "there").as_uri()
@@ -261,15 +342,17 @@ def test_growing_rows_without_memory(server, of_growing_rows):
     assert rows_of(news) == [4, 16]
 
 
-@pytest.mark.parametrize("kind", ["blocked", "ring"])
+@pytest.mark.parametrize(
+    ("kind", "server"), on_servers(["blocked", "ring", "redisbloom", "redisbloom, ring"]), indirect=["server"]
+)
 def test_a_lost_segment(server, of_segments, kind):
     """SliceLost names the segment, to the calls whose items it has; the others are answered."""
-    news = of_segments("news", 1, **KINDS[kind])
+    news, is_ring = of_segments("news", 1, **ALL_KINDS[kind]), "ring" in kind
     items = [f"https://example.com/{number}" for number in range(500)]
-    if kind == "ring":
+    if is_ring:
         assert all(news.insert_many(items))
         news.rotate()
-    lost = news._session.keys.shard(0).slice("history_1.4" if kind == "ring" else "today.4")
+    lost = news._session.keys.shard(0).slice("history_1.4" if is_ring else "today.4")
     with server.client() as client:
         client.unlink(lost)
     of_it = [number * 18 >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
@@ -279,12 +362,57 @@ def test_a_lost_segment(server, of_segments, kind):
             with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
                 news.insert(item)
         else:
-            assert news.insert(item) == (kind != "ring")
+            assert news.insert(item) != is_ring
     with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
         news.info()
+    if is_ring:
+        with pytest.raises(SliceLost, match=lost.replace("{", r"\{")):
+            news.rotate()
+        assert news.epoch() == 1
     news.drop()
     with server.client() as client:
         assert client.keys("*") == []
+
+
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_a_drop_frees_little_at_once(server, of_segments, kind):
+    """A script frees four bitmaps at most, or one filter of the module."""
+    news = of_segments("news", 1, **ALL_KINDS[kind])
+    news.rotate()
+    with server.client() as client:
+        before = client.config_get("slowlog-*")
+        client.config_set("slowlog-max-len", 1000)
+        client.config_set("slowlog-log-slower-than", 0)
+        try:
+            news.drop()
+        finally:
+            client.config_set("slowlog-log-slower-than", before["slowlog-log-slower-than"])
+        freed = [each["command"].split()[1:] for each in client.slowlog_get(1000) if b"UNLINK" in each["command"][:6]]
+        assert client.keys("*") == []
+        client.config_set("slowlog-max-len", before["slowlog-max-len"])
+    slices = [sum(b":today" in key or b":history" in key for key in keys) for keys in freed]
+    assert sum(slices) >= 2 * SEGMENTS
+    assert max(slices) == (1 if kind in OF_THE_MODULE else 4)
+
+
+@pytest.mark.parametrize("server", [BLOOM], indirect=True)
+def test_a_segment_that_is_full(server, of_segments):
+    """The module fails in the middle of a list: each item is new once, at once or at the repeat."""
+    news = of_segments("news", 1, layout="redisbloom", error_rate=1e-9)
+    items = [f"https://example.com/{number}" for number in range(2000)]
+    with server.client() as client:
+        leave_room(client, news, 20, "today.4")
+        with pytest.raises(UriFilterError, match=r"MODULE .*non scaling filter is full") as failed:
+            news.insert_many(items)
+        told = failed.value.answers
+        assert news.contains_many(items) == [each is True for each in told]
+        assert 0 < told.count(True) < len(items)
+        assert news.info().inserted == told.count(True)
+        make_room(client, news, "today.4")
+    assert news.insert_many(items, retry=failed.value) == [True] * len(items)
+    of_it = [number * SEGMENTS >> 12 == 4 for number in shards_of(news._session.digester(items), sizing.SHARDS_LIMIT)]
+    again = zip(news.insert_many(items), of_it, told, strict=True)
+    assert all(new == (lost and before is True) for new, lost, before in again)  # make_room has forgotten these
 
 
 def test_union(server, of_segments):
@@ -377,7 +505,11 @@ def moved(news: UriFilter, folder: str, there: str, shards: int) -> None:
 
 
 MOVES = [(1, 3), (18, 1), (3, 18), (3, 2)]
-MOVES_OF_KIND = [(kind, *move) for kind in KINDS for move in ([(18, 3), (3, 18)] if "rolling" in kind else MOVES)]
+MOVES_OF_KIND = [
+    case
+    for kind in KINDS
+    for case in slow_but_last([(kind, *move) for move in ([(18, 3), (3, 18)] if "rolling" in kind else MOVES)])
+]
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), MOVES_OF_KIND)
@@ -500,7 +632,8 @@ def test_counters_of_a_restorer_that_dies(server, of_segments, folder, monkeypat
     assert all(news.contains_many(items[:500]))
 
 
-def test_a_creator_that_dies(server, of_segments, monkeypatch):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
+def test_a_creator_that_dies(server, of_segments, monkeypatch, kind):
     """The next create goes on at the segment where another process died."""
     from urifilter_redis.flows import lifecycle
 
@@ -513,22 +646,47 @@ def test_a_creator_that_dies(server, of_segments, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(lifecycle.calls, "create", dying)
         with pytest.raises(KeyboardInterrupt):
-            of_segments("news", 1)
+            of_segments("news", 1, **ALL_KINDS[kind])
     with server.client() as client:
-        meta = "urifilter:{news:0}:meta"
+        meta, made = "urifilter:{news:0}:meta", "urifilter:{news:0}:today.7"
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"creating", b"7")
-        news = of_segments("news", 1)
+        client.set(made, b"x")  # of an earlier filter
+        with pytest.raises(SliceLost, match=r"today\.7 is of an earlier filter"):
+            of_segments("news", 1, **ALL_KINDS[kind])
+        assert (client.hget(meta, "made"), client.get(made)) == (b"7", b"x")
+        client.delete(made)
+        news = of_segments("news", 1, **ALL_KINDS[kind])
         assert all(news.insert_many([f"https://example.com/{number}" for number in range(500)]))
         assert (client.hget(meta, "phase"), client.hget(meta, "made")) == (b"idle", None)
         news.drop()
         client.set("urifilter:{news:0}:today.5", b"x")
     with pytest.raises(SliceLost, match=r"today\.5: drop the filter first"):
-        of_segments("news", 1)
+        of_segments("news", 1, **ALL_KINDS[kind])
 
 
-def test_no_memory_for_a_row(server, of_segments):
+@pytest.mark.parametrize("missing", [0, 7, SEGMENTS - 1])
+def test_a_turn_before_its_row_is_whole(server, of_segments, missing):
+    """It is refused, and nothing is renamed; the next turn makes what is missing."""
+    news = of_segments("news", 1, **KINDS["ring"])
+    assert news.insert("https://example.com/")
+    (state,) = news._run(turn.read_states(news._session))
+    *made, last = turn.Turn(0, state, "0123456789abcdef", news.config.today).calls(news._session)
+    with server.client() as client:
+        client.script_load(last.script.source)
+        for call in made[:missing] + made[missing + 1 :]:
+            assert client.execute_command(*call.command()) == 1
+        before = dumped(client)
+        with pytest.raises(ResponseError, match="^BADPHASE the next bitmap is not allocated"):
+            client.execute_command(*last.command())
+        assert dumped(client) == before
+    assert news.rotate().epoch == 1
+    assert news.ages(["https://example.com/"]) == [2]
+
+
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_no_memory_for_a_row(server, of_segments, kind):
     """A turn that finds no memory for its last segments frees the first, and can be made later."""
-    news = of_segments("news", 1, capacity=2_000_000, **KINDS["ring"])
+    news = of_segments("news", 1, capacity=2_000_000, **ALL_KINDS[kind])
     assert news.insert("https://example.com/")
     with server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] + news.config.bytes * SEGMENTS // 2)
@@ -543,9 +701,10 @@ def test_no_memory_for_a_row(server, of_segments):
     assert news.ages(["https://example.com/", "https://example.com/2"]) == [2, 2]
 
 
-def test_what_a_ring_loses(server, of_segments):
+@pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])
+def test_what_a_ring_loses(server, of_segments, kind):
     """More than four bitmaps are not freed by the turn: they expire one after the other, and take nothing along."""
-    news = of_segments("news", 1, **KINDS["ring"])
+    news = of_segments("news", 1, **ALL_KINDS[kind])
     items = [f"https://example.com/{number}" for number in range(200)]
     with server.client() as client:
         for day in range(3):
@@ -560,3 +719,46 @@ def test_what_a_ring_loses(server, of_segments):
         assert news.ages(items) == [0] * 50 + [3] * 50 + [2] * 50 + [0] * 50
         wait_until(lambda: client.keys("*gone*") == [], "the freed bitmaps")
         assert news.info().inserted == 100
+
+
+@pytest.mark.parametrize("segments", [2, 4, 5])
+def test_a_ring_loses_few(server, of_segments, segments):
+    """Up to four bitmaps are freed by the turn itself."""
+    news = of_segments("news", 1, segments=segments, **KINDS["ring"])
+    for day in range(5):
+        assert news.insert(day)
+        news.rotate()
+    assert news.ages(range(5)) == [0, 0, 0, 3, 2]
+    assert (server.ask("keys", "*gone*") != []) == (segments > 4)
+
+
+@pytest.mark.parametrize("kind", ["ring", pytest.param("rolling", marks=pytest.mark.slow)])
+def test_memory_while_all_shards_turn(make_server, of_segments, folder, kind):
+    """The row of one shard more takes memory, as ``plan`` says: a shard waits until what was let go is free."""
+    server = make_server()
+    news = of_segments("news", 3, capacity=2_000_000, archive=folder, redis=server.url, **KINDS[kind])
+    row = news.config.today.whole.size
+    with server.client() as client:
+        for day in range(4):
+            assert news.insert(day)
+            begun = time.monotonic()
+            news.rotate()
+            used = client.info("memory")["used_memory"]
+        assert time.monotonic() - begun > 2 * 0.1 * news.config.today.segments
+        wait_until(lambda: client.keys("*gone*") == [], "the freed bitmaps")
+        most = client.info("memory")["used_memory_peak"]
+        assert used <= most <= client.info("memory")["used_memory"] + 1.9 * row
+
+
+def test_a_shard_that_is_being_rotated(server, of_segments, folder, tmp_path):
+    """Its closed slice is in no bitmap yet: the file is refused for another number of shards, with what to do."""
+    news, file = of_segments("news", 3, archive=folder, **KINDS["rolling"]), tmp_path / "news.urifilter"
+    news.insert_many(range(100))
+    for call in turn.Turn(0, *news._run(turn.read_states(news._session, [0])), "01", news.config.today).calls(
+        news._session
+    ):
+        news._run(ask(news._session, call))
+    news.checkpoint()
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    with pytest.raises(ArchiveError, match=r"shard 0 of 'news' is in epoch 1, rotating, and shard 0 in .* wait until"):
+        drive(import_(open_backend((tmp_path / "there").as_uri()), file, lambda *_: None, 9))

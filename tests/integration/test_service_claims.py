@@ -10,6 +10,7 @@ from support.servers import Server
 from support.service import Service, ask, request
 
 from urifilter_redis import UriFilter
+from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.service import tokens
 
 HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -204,6 +205,27 @@ def test_a_repeat_by_another_worker(service, news, any_server, key):
         assert not set(reclaimed[0][:40]) & set(again)
         assert len(again) <= 90
     assert Caller(service)("beat") == {"in_flight": 200 + len(again)}
+
+
+def test_a_key_for_other_claims(service, news):
+    """It is refused, whichever shards have the items of both requests; a repeat of the first is answered as before."""
+    digests = {f"item {n}": news._session.digester([f"item {n}"])[0] for n in range(60)}
+    by_shard = {shard_of(digest, news.config.shards): item for item, digest in digests.items()}
+    assert len(by_shard) == news.config.shards > 2
+
+    def under_key(command, shard):
+        content = json.dumps({"holder": HOLDER, "lease": 60, "items": [by_shard[shard]]}).encode()
+        with service.raw() as connection:
+            said = request("POST", f"/v1/filters/news/{command}", content, Idempotency_Key="some words")
+            return connection.ask(said)
+
+    for command, field in (("claim", "claimed"), ("release", "was_there"), ("commit", "committed")):
+        first = under_key(command, 2)
+        assert first.json()[field] == [True], first.body
+        refused = under_key(command, 1)
+        assert (refused.status, refused.json()["error_code"]) == (409, "refused"), refused.body
+        assert under_key(command, 2).json() == first.json()
+    assert news.contains_many([by_shard[1], by_shard[2]]) == [False, True]
 
 
 def test_a_repeated_reclaim_tells_the_old_items_first(service, news):

@@ -10,7 +10,7 @@ from support.servers import wait_until
 
 from urifilter_redis import AnswerLost, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.bloom.encoding import pack
-from urifilter_redis.engine.holdings import ClaimOptions
+from urifilter_redis.engine.holdings import Claiming
 from urifilter_redis.protocol.claims import Holding, new_holder
 from urifilter_redis.streaming import UNDER_WAY, Stream, StreamedFilter
 
@@ -79,7 +79,7 @@ def test_the_first_of_equal_items_is_claimed(make, any_server, shards, fault):
             command="claim",
             url=proxy.url,
             shards=shards,
-            claim_options=lambda some: ClaimOptions(
+            claim_options=lambda some: Claiming(
                 holding, kept={index: pack(item, f"of {item}") for index, item in enumerate(some)}
             ),
         )

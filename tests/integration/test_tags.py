@@ -12,6 +12,7 @@ from support.servers import Saved
 from support.tags import slot_of
 
 from urifilter_redis import FilterNotFound, SliceLost, UriFilter, base_blocking, drop_filter
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.flows import dropping, lifecycle
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.keys import FilterKeys
@@ -70,7 +71,7 @@ def test_a_life(server, archive):
 
 def die_after(steps, flow_of, server):
     """Run so many pipelines of a flow and no more, as a process does that is killed; say whether there were more."""
-    connector, session = base_blocking.connect("news", server.url, "urifilter", None)
+    connector, session = base_blocking.connect(ClientOptions("news", redis=server.url))
     running = pipelines(flow_of(session), connector)
     done = len(list(itertools.islice(running, steps)))
     running.close()

@@ -7,6 +7,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
+from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.batch import UNANSWERED
 from urifilter_redis.protocol import calls
@@ -47,11 +48,12 @@ def each_call(shard: Shard, items: list[bytes]) -> dict[str, calls.Call]:
     return made | {"commit": shard.made("commit", items), "claim": shard.made("claim", items, "-", HOLDING, kept=kept)}
 
 
-def no_more_room(client) -> None:
-    """Put a filter in the place of today that takes no more than it was reserved for, and has room for five."""
-    client.unlink(TODAY)
-    client.execute_command("BF.RESERVE", TODAY, 1e-6, ROOM, "NONSCALING")
-    client.execute_command("BF.MADD", TODAY, *range(ROOM - 5))
+def no_more_room(client, name: str = "today") -> None:
+    """Put a filter in the place of a segment that takes no more than it was reserved for, and has room for five."""
+    key = KEYS.slice(name)
+    client.unlink(key)
+    client.execute_command("BF.RESERVE", key, 1e-6, ROOM, "NONSCALING")
+    client.execute_command("BF.MADD", key, *range(ROOM - 5))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,99 @@ def test_failure_in_the_middle(client, shard, command):
     assert int(shard.meta()["inserted"]) == before + 5
     assert shard.call(made) == told  # the reply was lost
     assert int(shard.meta()["inserted"]) == before + 5
+
+
+SEGMENTS = 3
+
+
+@pytest.fixture(params=["forever", "ring, with claims"])
+def row(request, client):
+    """A shard with three segments a slice, of which one has room for five items; and items of all, in their order."""
+    shard = Shard(
+        client, geometry(REDISBLOOM, 14, ROOM, segments=SEGMENTS, **(RING if "ring" in request.param else {}))
+    )
+    if "claims" in request.param:
+        shard.claim(HOLDING, some(1, first=9000))
+    no_more_room(client, "today.1")
+    of: dict[int, list[bytes]] = {number: [] for number in range(SEGMENTS)}
+    for item in some(200, first=100):
+        of[shards_of(item, SEGMENTS)[0]].append(item)
+    return shard, of
+
+
+def test_failure_in_a_segment(client, row):
+    """Items of earlier segments are answered, and some of its own; nothing else was written."""
+    shard, of = row
+    items = [item for three in zip(*(each[:8] for each in of.values()), strict=True) for item in three]
+    call_id = shard.call_id()
+    made = shard.made("insert", [*items, items[0], items[1], items[2]], call_id)
+    told = shard.call(made)
+    expected = dict.fromkeys([*of[0][:8], *of[1][:5]], 0)
+    assert told == [*(expected.get(item, UNANSWERED) for item in items), 1, UNANSWERED, UNANSWERED]
+    assert shard.ask("contains", items) == [int(item in expected) for item in items]
+    assert shard.meta()["inserted"] == "13"
+    assert shard.call(made) == told  # the reply was lost
+    client.unlink(KEYS.slice("today.1"))
+    client.execute_command("BF.RESERVE", KEYS.slice("today.1"), 1e-6, ROOM)
+    client.execute_command("BF.MADD", KEYS.slice("today.1"), *of[1][:5])
+    left = [item for item in items if item not in expected]
+    assert shard.ask("insert", left) == [0] * len(left)
+    assert shard.meta()["inserted"] == "24"
+
+
+def test_failure_in_a_segment_of_a_commit(client, row):
+    """Items are written one by one: those before the first that finds no room are answered."""
+    shard, of = row
+    items = [item for three in zip(*(each[:8] for each in of.values()), strict=True) for item in three]
+    first = items.index(of[1][5])
+    told = shard.commit(HOLDING, items)
+    assert told == [*[0] * first, *[UNANSWERED] * (len(items) - first)]
+    assert shard.ask("contains", items) == [*[1] * first, *[0] * (len(items) - first)]
+
+
+def test_failure_in_a_first_segment(client, row):
+    """Nothing was written in any segment: MODULE."""
+    shard, of = row
+    assert shard.ask("insert", of[1][:5]) == [0] * 5
+    before = shard.meta()
+    made = shard.made("insert", [*of[2][:5], of[1][5], of[1][6]], shard.call_id(slot=1))
+    with pytest.raises(ResponseError, match="^MODULE the Bloom filter of the server refuses: ERR non scaling filter"):
+        shard.call(made)
+    assert {**shard.meta(), "written": ""} == {**before, "written": ""}
+    assert set(shard.ask("contains", of[2][:5])) == {0}
+
+
+def test_segment_that_is_not_ours(client, row):
+    """LOST names it, also where no item of the call belongs to it, if the call names all or the shard turns."""
+    shard, of = row
+    names = ["history_1", *(f"history_1.{number}" for number in (1, 2)), "today", "today.1", "today.2"]
+    new = shard.view.slices[-1]
+    for number in range(SEGMENTS):
+        assert shard.call(calls.turn("allocate", KEYS, shard.state(), "00", new, rate=1e-5, number=number)) == 1
+    client.unlink(KEYS.slice("today.2"))
+    assert shard.ask("contains", [of[0][0], of[1][0]]) == [0, 0]
+    for call in each_call(shard, [of[0][0], of[2][0]]).values():
+        with pytest.raises(ResponseError, match=r"^LOST .*today\.2 is missing, or is no Bloom filter for 200 items"):
+            shard.call(call)
+    with pytest.raises(ResponseError, match=r"^LOST .*today\.2 is missing, or is no Bloom filter for 200 items"):
+        shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, rate=1e-5, names=names))
+
+
+def test_segment_that_the_module_refuses_to_make(client):
+    """Nothing is noted of it: another try makes it."""
+    good = geometry(REDISBLOOM, 14, ROOM, segments=SEGMENTS)
+    bad = geometry(REDISBLOOM, 14, ROOM, segments=SEGMENTS, error_rate=2.0)
+    call = Shard(client, good).call
+    client.flushall()
+    call(calls.create("make", good, KEYS, good.to_meta(0, "creating")))
+    for number in ("1", "2"):
+        before = dumped(client)
+        with pytest.raises(ResponseError, match="^MODULE the Bloom filter of the server refuses: ERR"):
+            call(calls.create("allocate", bad, KEYS, [number]))
+        assert dumped(client) == before
+        call(calls.create("allocate", good, KEYS, [number]))
+        call(calls.create("allocate", good, KEYS, [number]))  # the reply was lost
+    assert not client.hexists(KEYS.meta, "made")
 
 
 @pytest.mark.parametrize("command", ["insert", "commit"])

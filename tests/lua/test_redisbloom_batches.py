@@ -7,6 +7,8 @@ of holders that have died, and each come several times in a call.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from redis.exceptions import ResponseError
@@ -15,10 +17,11 @@ from support.model import Refused
 from support.model_claims import ClaimingShard
 from support.shard import KEYS, Shard, geometry, md5
 
-from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
-from urifilter_redis.flows.turn import names_after
+from urifilter_redis.bloom.sizing import REDISBLOOM
+from urifilter_redis.flows.turn import Turn
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.claims import NO_HOLDER, Holding
+from urifilter_redis.protocol.keys import FilterKeys
 
 LOOKED_FOR = 32  # items of a call that are all looked for, whatever the first of them are
 SIZES = [1, 2, 7, 8, 9, 31, 32, 33, 40, 100, 249, 250, 251, 499, 500]
@@ -35,9 +38,10 @@ UNITS = 150_000  # of a slice: so many that of the few items here none is seen b
 class Run:
     """A shard, its model, and dice."""
 
-    def __init__(self, client, retention: str, seed: int, *, claims: bool) -> None:
+    def __init__(self, client, retention: str, seed: int, segments: int, *, claims: bool) -> None:
         self.client, self.dice, self.claims = client, random.Random(f"{retention} {seed} {claims}"), claims
-        self.shard = Shard(client, geometry(REDISBLOOM, 14, UNITS, error_rate=1e-9, **RETENTIONS[retention]))
+        more = RETENTIONS[retention] | {"error_rate": 1e-9, "segments": segments}
+        self.shard = Shard(client, geometry(REDISBLOOM, 14, UNITS // segments, **more))
         config = self.shard.config
         self.model = ClaimingShard(
             REDISBLOOM,
@@ -134,11 +138,12 @@ class Run:
 
     def turn(self):
         config, state, token = self.shard.config, self.shard.state(), f"{self.calls:016x}"
-        new, limit = Slice("today", config.units, config.bytes), state.limit or 0
-        names = names_after(state, config.retention, config.slices, 1)
-        names += [each.name for each in state.view.slices if each.name not in names]
-        for step in ("allocate", "turn"):
-            self.shard.call(calls.turn(step, KEYS, state, token, new, limit=limit, names=names, rate=1e-9))
+        new, limit = config.today, state.limit or 0
+        if config.retention == "growing" and new.segments > 1:  # as a filter grows
+            new = replace(new, segments=new.segments * 2 ** min(state.epoch + 1, 2))
+        session = SimpleNamespace(config=config, keys=FilterKeys("urifilter", "model"))
+        for call in Turn(0, state, token, new, limit).calls(session):
+            self.shard.call(call)
         self.model.allocate(state.epoch)
         self.model.turn(state.epoch, token, limit)
         self.calls += 1
@@ -195,26 +200,28 @@ class Run:
             )
 
 
-def run(client, retention: str, seeds: range, *, claims: bool) -> None:
+def run(client, retention: str, seeds: range, segments: int, *, claims: bool) -> None:
     for seed in seeds:
-        running = Run(client, retention, seed, claims=claims)
+        running = Run(client, retention, seed, segments, claims=claims)
         for _ in range(100):
             running.step()
         assert running.items > 2000
 
 
+@pytest.mark.parametrize("segments", [1, 6])
 @pytest.mark.parametrize("claims", [False, True], ids=["plain", "claims"])
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_batches(bloom, retention, claims):
+def test_batches(bloom, retention, claims, segments):
     """Each answer, the count of items, and what is in flight are those of the model."""
     with bloom.client() as client:
-        run(client, retention, range(1), claims=claims)
+        run(client, retention, range(1), segments, claims=claims)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("segments", [1, 6])
 @pytest.mark.parametrize("claims", [False, True], ids=["plain", "claims"])
 @pytest.mark.parametrize("retention", RETENTIONS)
-def test_batches_at_length(bloom, retention, claims):
+def test_batches_at_length(bloom, retention, claims, segments):
     """Likewise, in more runs."""
     with bloom.client() as client:
-        run(client, retention, range(1, 8), claims=claims)
+        run(client, retention, range(1, 8), segments, claims=claims)

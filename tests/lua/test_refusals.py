@@ -47,6 +47,8 @@ def test_wrong_arguments(shard, command):
         {"call_id": "nonsense"},
         {"call_id": "xyz/0/1/1"},
         {"call_id": "0123456789abcdef/0/1"},
+        {"call_id": "0123456789abcdef/0/1/1=0123"},
+        {"call_id": "0123456789abcdef/0/1/1=0123456789abcdefg"},
     ]
     for replaced in wrong:
         refused(shard, changed(shard, command, **replaced), "BADARG")
@@ -126,6 +128,15 @@ def test_items_of_another_shard(client, command):
     assert shard.ask(command, own[0]) == [0]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_items_at_the_border_of_a_shard(client, command):
+    """Of two shards the first has the items whose top 12 bits are below 2048."""
+    shard = Shard(client, geometry("blocked", 12, 100, shards=2))
+    last, other = (bytes(14) + (x << 4).to_bytes(2, "little") for x in (2047, 2048))
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, "-", other), "BADARG")
+    assert shard.ask(command, last) == [0]
+
+
 @pytest.mark.parametrize("command", WRITING)
 def test_repeated_call_is_answered_from_its_record(shard, command):
     """The same call id: the same answers, and nothing is done again."""
@@ -154,6 +165,26 @@ def test_call_id_with_other_items(shard, command):
     shard.ask(command, A + B, the_id)
     for items in (A + C, A, A + B + B):
         refused(shard, calls.items(command, shard.config, KEYS, shard.view, the_id, items), "BADARG")
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_call_id_of_a_part_of_a_request(shard, command):
+    """The request counts as a part of the items. A part without an item has a record of its own, and does nothing."""
+    requests = [f"={number}123456789abcdef" for number in range(2)]
+    ids = [shard.call_id(slot=slot) for slot in range(3)]
+    assert shard.ask(command, B, ids[0] + requests[0]) == [0]
+    assert shard.ask(command, b"", ids[1] + "+*" + requests[0]) == []
+    before = dumped(shard.client)
+    assert shard.ask(command, B, ids[0] + "+" + requests[0]) == [0]
+    assert shard.ask(command, b"", ids[1] + requests[0]) == []
+    for the_id, items in zip(ids[:2], (B, b""), strict=True):
+        for request in (requests[1], ""):
+            made = calls.items(command, shard.config, KEYS, shard.view, the_id + request, items)
+            refused(shard, made, "BADARG")
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, ids[1] + requests[0], B), "BADARG")
+    late = shard.call_id(slot=4, ahead=-1) + requests[0]
+    refused(shard, calls.items(command, shard.config, KEYS, shard.view, late, b""), "LATECALL")
+    assert before == dumped(shard.client)
 
 
 @pytest.mark.parametrize("command", WRITING)
@@ -195,14 +226,15 @@ def age(client, slot: int, ms: int) -> None:
     client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}", ms)
 
 
-def test_old_records_are_removed_by_those_who_add(client):
+@pytest.mark.parametrize(("items", "request_"), [(A, ""), (b"", "=0123456789abcdef")])
+def test_old_records_are_removed_by_those_who_add(client, items, request_):
     """Records over ten minutes old go as others are added; younger ones stay."""
     shard = Shard(client, geometry("blocked", 12, 100))
     for slot in range(50):
         shard.ask("insert", A, shard.call_id(slot=slot))
         age(client, slot, 601_000)
     for slot in itertools.count(100):
-        shard.ask("insert", A, shard.call_id(slot=slot))
+        shard.ask("insert", items, shard.call_id(slot=slot) + request_)
         young = b"0123456789abcdef/%d" % slot
         assert young in client.hkeys(KEYS.replies)
         if client.hkeys(KEYS.replies) == [young]:

@@ -76,10 +76,10 @@ def more(*path: Any, by: int = 1):
 
 
 def blob_of(path: Path, name: str, data: bytes, pieces: list[dict[str, Any]]) -> None:
-    """Write a blob, and let a document say that it is what it keeps under a name."""
+    """Write a blob, and let a checkpoint say that it has its records of this kind."""
     blob = f"{path.parent.name}-{'0' * 15}1"
     (path.parent / f"{blob}.blob").write_bytes(data)
-    lie(path, put({"blob": blob, "pieces": pieces}, name))
+    lie(path, put({"blob": blob, "pieces": pieces}, "records", name))
 
 
 def piece_of(data: bytes) -> tuple[bytes, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from urifilter_redis.base_blocking import connect
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.protocol.outcomes import to_mapping
@@ -20,7 +21,7 @@ class Actor:
     """
 
     def __init__(self, server, flow_of, name="news", archive=None) -> None:
-        self._connector, self.session = connect(name, f"unix://{server.socket}", "urifilter", None, archive)
+        self._connector, self.session = connect(ClientOptions(name, archive, f"unix://{server.socket}"))
         self._flow = flow_of(self.session)
         self.ended, self.result, self.error, self.steps = False, None, None, 0
         self.first = None

@@ -67,7 +67,7 @@ class Crawl:
     def stats(self) -> dict:
         """The stats at the end; ``log`` has the log."""
         try:
-            out, _ = self._process.communicate(timeout=240)
+            out, _ = self._process.communicate(timeout=1000)
         except subprocess.TimeoutExpired:
             log = self.log()
             self.kill()
@@ -218,7 +218,7 @@ def main() -> None:  # noqa: C901 - classes that need Scrapy, which may be missi
         "CONCURRENT_REQUESTS": 16,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
         "DOWNLOAD_DELAY": 0,
-        "CLOSESPIDER_TIMEOUT": 220,
+        "CLOSESPIDER_TIMEOUT": 900,  # the limit of the tests that crawl long is 1200
     }
     ours = {"Drop": Drop, "Refuse": Refuse}
     for name in ("SPIDER_MIDDLEWARES", "EXTENSIONS"):

@@ -34,6 +34,8 @@ class Shard:
         self.client, self.config = client, config
         client.flushall()
         self.call(calls.create("make", config, KEYS, config.to_meta(0, "idle")))
+        for number in range(1, config.today.segments):
+            self.call(calls.create("allocate", config, KEYS, [str(number)]))
         self.refresh()
 
     def call(self, call: calls.Call):

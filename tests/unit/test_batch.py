@@ -12,7 +12,7 @@ from support.by_hand import config_of
 
 from urifilter_redis.bloom.digest import make_digester, shard_of
 from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Uncut, check_question
-from urifilter_redis.engine.holdings import ClaimOptions
+from urifilter_redis.engine.holdings import Claiming
 from urifilter_redis.engine.near_cache import NearCache
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey
@@ -111,8 +111,8 @@ def test_calls_are_themselves():
 def test_calls_named_by_a_key(items, shards):
     """The same request under the same key has the same ids, whoever makes it and when; no two calls of a shard do."""
     one, other = batch_of(items, shards, 3), batch_of(items, shards, 3)
-    one.name_calls(KEY, lambda _: 1000)
-    other.name_calls(KEY, lambda _: 2000)
+    one.name_calls(KEY, shards, lambda _: 1000)
+    other.name_calls(KEY, shards, lambda _: 2000)
     assert [call.call_id.key for call in one.open] == [call.call_id.key for call in other.open]
     assert {call.call_id.started for call in one.open} == {1000}
     assert all(call.call_id.keyed for call in one.open)
@@ -125,7 +125,7 @@ def test_other_items_or_commands_under_a_key():
 
     def first_id(items, command, key):
         batch = batch_of(items, command=command)
-        batch.name_calls(key, lambda _: 0)
+        batch.name_calls(key, 1, lambda _: 0)
         return batch.open[0].call_id.key
 
     words = CallKey("any words", of_items=True)
@@ -213,7 +213,7 @@ def test_removing(layout):
 def test_cut_by_weight(weights, shards):
     """No call keeps more than 256 KiB, unless of one item; no two neighbours of a shard would fit into one call."""
     kept = dict(enumerate(map(bytes, weights)))
-    batch = batch_of(range(len(kept)), shards, 10, "claim", claim_options=ClaimOptions(NO_HOLDER, kept=kept))
+    batch = batch_of(range(len(kept)), shards, 10, "claim", claim_options=Claiming(NO_HOLDER, kept=kept))
     assert sorted(position for call in batch.open for position in call.positions) == list(range(len(kept)))
     for call in batch.open:
         assert call.packed == b"".join(batch.digests[position] for position in call.positions)
@@ -231,7 +231,7 @@ def test_distrusted_items_are_cut_by_weight():
     near, items = NearCache(100, 60), [f"u{number}" for number in range(9)]
     near.end(near.begin(MD5(items)), [1] * 9, 0)
     kept = dict.fromkeys(range(9), bytes(100_000))
-    batch = batch_of(items, 1, 100, "claim", near=near, claim_options=ClaimOptions(NO_HOLDER, kept=kept))
+    batch = batch_of(items, 1, 100, "claim", near=near, claim_options=Claiming(NO_HOLDER, kept=kept))
     assert batch.open == []
     batch.distrust(1, lambda _: 100, ordered=False)
     assert [len(call.positions) for call in batch.open] == [2, 2, 2, 2, 1]

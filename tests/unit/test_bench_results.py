@@ -136,6 +136,13 @@ def test_every_chart_can_be_drawn(tmp_path):
     assert {path.name: path.read_text() for path in shown.iterdir()} == {"sizes-memory.svg": drawn["sizes-memory"]()}
 
 
+@pytest.fixture
+def without_charts(monkeypatch):
+    """Draw none: a chart takes a second, and other tests draw each kind once."""
+    monkeypatch.setattr("bench.results.AVAILABLE", False)
+
+
+@pytest.mark.usefixtures("without_charts")
 def test_a_run_that_goes_on(tmp_path):
     """A section that is measured anew takes the place of its older one; others stay."""
     Results(tmp_path / "out").add("script", SCRIPT)
@@ -226,6 +233,7 @@ def sizes_of(*sizes: int, rate: float, quick: bool = False):
     return made | {"quick": quick}
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_sizes_that_go_on(tmp_path):
     """A size that is measured anew takes the place of its older figures; others stay, but for those of a quick run."""
     results = Results(tmp_path)

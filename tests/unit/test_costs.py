@@ -92,6 +92,14 @@ def test_a_module_allocates_as_it_is_written_to():
     assert costs.insert_cost(ring, 500, 500).new < costs.insert_cost(settings(**RING), 500, 500).new / 3
 
 
+def test_a_module_gets_items_segment_by_segment():
+    """A list that reaches four of them costs that order, and three bitmaps more."""
+    one, four = (settings(capacity=capacity, layout="redisbloom") for capacity in (1_000_000, 100_000_000))
+    assert size_first(four).segments == 4
+    more = costs.insert_cost(four, 200, 250).new - costs.insert_cost(one, 200, 250).new
+    assert more == pytest.approx(costs.AN_ORDERED_ITEM + 3 * costs.A_BITMAP / 200)
+
+
 def test_checkpoints_cost_by_size():
     """A figure a MiB."""
     assert costs.checkpoint_seconds(0) == 0

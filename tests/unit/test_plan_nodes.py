@@ -142,7 +142,7 @@ def test_rotations():
         (["--capacity", "1M", "--name", "x"], "--name needs --nodes"),
         (["--capacity", "0", "--nodes", "3"], "capacity is a whole number from 1 up"),
         (["--capacity", "1e30", "--nodes", "3"], f"need more than {FILTERS} filters"),
-        ([*("--capacity", "1G", "--nodes", "3", "--shards", "10"), *("--layout", "redisbloom")], "are needed"),
+        (["--capacity", "10G", "--nodes", "3", "--shards", "1"], "are needed"),
         (["--capacity", "1M", "--nodes", "3", "--shards", "100"], "above 64 a power of two"),
         (["--capacity", "1M", "--nodes", "3", "--error-rate", "7"], "error_rate is from"),
         (["--capacity", "1M", "--nodes", "3", "--retention", "ring"], "needs slices"),

@@ -16,6 +16,7 @@ from urifilter_redis.bloom.retention import slices_at
 from urifilter_redis.flows.restore_plan import Archived, Plan, plan
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
+from urifilter_redis.storage.records import KINDS
 
 TIMED = {"slices": 4, "period": "1d"}
 CONFIGS = {
@@ -59,7 +60,7 @@ def checkpoint_at(config, epoch, number=1, **more) -> Checkpoint:
     del meta["uid"]
     return Checkpoint(
         format=1, filter="news", uid=config.uid, shard=0, shards=1, number=number, begun=NOW + epoch * 60 + 30,
-        state=meta, bitmaps=bitmaps, replies=NOTHING, forgotten=NOTHING, leases=NOTHING, dead_letters=NOTHING,
+        state=meta, bitmaps=bitmaps, records=dict.fromkeys(KINDS, NOTHING),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from support.by_hand import config_of, meta_of
 
 from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
-from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, SLICE_LIMIT
+from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, MODULE_LIMIT, SLICE_LIMIT, slice_limit
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.service.settings import FilterSettings
@@ -65,7 +65,7 @@ def test_shares_of_a_growing_filter(rate):
     assert 0.99 * rate < total < rate
 
 
-@pytest.mark.parametrize("more", [{}, {"layout": "classic", "error_rate": 1e-3}])
+@pytest.mark.parametrize("more", [{}, {"layout": "classic", "error_rate": 1e-3}, {"layout": "redisbloom"}])
 def test_growing_slices(more):
     """Each holds twice the one before, until its bitmaps are the largest and the most; a shard has at most 900."""
     config = config_of(retention="growing", capacity=10**4, **more)
@@ -73,7 +73,7 @@ def test_growing_slices(more):
     there = [each for each in made if each]
     assert made[len(there) :] == [None] * (len(made) - len(there))
     assert len(there) <= retention.GROWN_LIMIT
-    assert all(each.segment_bytes <= SLICE_LIMIT for each in there)
+    assert all(each.segment_bytes <= slice_limit(config.layout) for each in there)
     rows = [each.segments for each in there]
     assert [each.shard_capacity for each in there[:10]] == [there[0].shard_capacity * 2**n for n in range(10)]
     assert (rows, rows[-1]) == (sorted(rows), GROWN_SEGMENTS)
@@ -82,9 +82,10 @@ def test_growing_slices(more):
     assert len(slices_at(config, config.today, len(there) - 1)) == len(there)
 
 
-def test_growing_slices_of_other_shards():
+@pytest.mark.parametrize("more", [{"capacity": 20_000_000}, {"capacity": 80_000_000, "layout": "redisbloom"}])
+def test_growing_slices_of_other_shards(more):
     """Their bitmaps do not depend on the number of shards."""
-    asked = {"retention": "growing", "capacity": 20_000_000}
+    asked = {"retention": "growing", **more}
     assert config_of(**asked).segments == 4
     made = [[growing_slice(config_of(**asked, shards=shards), index) for index in range(50)] for shards in (1, 2, 4)]
     of_whole = [[(each.segments, each.units, each.segment_capacity) for each in slices] for slices in made]
@@ -95,6 +96,25 @@ def test_what_cannot_grow():
     """A classic filter that could hold but little more than its first slice is refused, with what to take."""
     with pytest.raises(ValueError, match="take layout blocked or a higher error_rate"):
         config_of(retention="growing", layout="classic", capacity=10**7, error_rate=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "slices", "masters", "shards", "segments"),
+    [
+        (10_000_000, 3, 1, 2, 2),  # two bitmaps are two shards
+        (60_000_000, 3, 1, 4, 12),
+        (90_000_000, 3, 1, 6, 18),  # the least divisor of 18 from 4 up, and not 4 with 24 bitmaps
+        (100_000_000, 3, 3, 6, 18),
+        (1_000_000_000, 12, 1, 4, 48),
+        (1_000_000_000, 12, 3, 9, 72),  # a shard of a cluster has 1 GiB in all its slices, and not in each
+        (1_000_000_000, 12, 4, 8, 48),
+    ],
+)
+def test_shards_of_a_ring(capacity, slices, masters, shards, segments):
+    """A turn needs a spare row of one shard, so a ring has four or more; on a cluster so many for each master."""
+    given = Settings(capacity=capacity, error_rate=1e-4, retention="ring", slices=slices, period="1d")
+    found = retention.placed(given, masters)
+    assert (found.shards, retention.size_first(found).segments) == (shards, segments)
 
 
 def test_forever_has_one_slice():
@@ -200,6 +220,24 @@ def test_periods_that_bring_more():
     assert retention.slice_capacity(config_of(**ring, period_capacity=700)) == 700
     assert retention.slice_capacity(config_of(**ring, expire_after="last-seen")) == 1000
     assert retention.slice_capacity(config_of(**ring, write="all")) == 1000
+
+
+@pytest.mark.parametrize(
+    ("more", "shards", "segments"),
+    [
+        ({}, 1, 4),
+        ({"capacity": 10**9}, 1, 48),
+        ({"capacity": 10**9, "shards": 6}, 6, 48),
+        ({"capacity": 10**9, "retention": "ring", **TIMED}, 4, 24),
+        ({"capacity": 5_500_000}, 1, 1),
+    ],
+)
+def test_segments_of_the_module(more, shards, segments):
+    """Layout redisbloom has shards by the same rules as others, and segments of at most 64 MiB."""
+    found = retention.size_first(Settings(**{"capacity": 10**8, "layout": "redisbloom"} | more))
+    assert (found.shards, found.segments) == (shards, segments)
+    assert found.segment_bytes <= MODULE_LIMIT
+    assert found.error_rate_at_capacity * (4 if "retention" in more else 1) <= 1e-4
 
 
 @pytest.mark.parametrize(

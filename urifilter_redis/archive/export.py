@@ -27,7 +27,7 @@ from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE
 from urifilter_redis.storage.checkpoints import last_good, places
 from urifilter_redis.storage.documents import PIECE, Checkpoint, Content, Registration
-from urifilter_redis.storage.records import split_forgotten
+from urifilter_redis.storage.records import KINDS
 from urifilter_redis.storage.registry import registered
 
 log = logging.getLogger("urifilter_redis")
@@ -263,8 +263,9 @@ class ExportedFilter:
     def _age(self, shard: int, digest: bytes, max_age: int) -> int:
         checkpoint = self.checkpoints[shard]
         if shard not in self._forgotten:
-            data = b"".join(self.piece(checkpoint.forgotten, n) for n in range(len(checkpoint.forgotten.pieces)))
-            self._forgotten[shard] = {each for each, _ in split_forgotten(data)[0]}
+            content = checkpoint.records["forgotten"]
+            data = b"".join(self.piece(content, number) for number in range(len(content.pieces)))
+            self._forgotten[shard] = {each for each, _ in KINDS["forgotten"].split(data)[0]}
         if digest in self._forgotten[shard]:
             return 0
         bitmaps = [row[shard_of(digest, self.config.shards * len(row)) % len(row)] for row in self._rows[shard]]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from urifilter_redis.archive.export import ExportedFilter
 from urifilter_redis.bloom.digest import shard_of
@@ -29,10 +29,8 @@ from urifilter_redis.protocol.meta import Closed, ShardState
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
 from urifilter_redis.storage.checkpoints import places, publish_checkpoint
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Piece, piece_spans
-from urifilter_redis.storage.records import split_forgotten, split_leases, write_forgotten, write_leases
+from urifilter_redis.storage.records import KINDS
 from urifilter_redis.storage.registry import note_complete, register
-
-R = TypeVar("R", bound=tuple[Any, ...])
 
 
 def import_(
@@ -114,16 +112,8 @@ def _copy(
             yield from writers[-1].write([exported.piece(content, number) for number in range(first, last)])
         moved.append((yield from writers[-1].finish()))
     bitmaps = [dataclasses.replace(b, content=c) for b, c in zip(checkpoint.bitmaps, moved, strict=False)]
-    replies, forgotten, leases, letters = moved[len(bitmaps) :]
-    return dataclasses.replace(
-        checkpoint,
-        bitmaps=bitmaps,
-        replies=replies,
-        forgotten=forgotten,
-        leases=leases,
-        dead_letters=letters,
-        config=exported.config,
-    )
+    records = dict(zip(checkpoint.records, moved[len(bitmaps) :], strict=True))
+    return dataclasses.replace(checkpoint, bitmaps=bitmaps, records=records, config=exported.config)
 
 
 def _abandon(writers: Iterable[Writer]) -> Flow[None]:
@@ -155,17 +145,14 @@ class Resharded:
         self._check_states()
         self._made: dict[str, bytes] = {}
         inserted, new = self._counts("inserted"), self._counts("new")
-        forgotten = self._by_shard([each.forgotten for each in exported.checkpoints], split_forgotten)
-        leases = self._by_shard([each.leases for each in exported.checkpoints], split_leases)
-        letters = self._by_shard([each.dead_letters for each in exported.checkpoints], split_leases)
+        records = {kind: self._by_shard(kind) for kind in KINDS}
         self.checkpoints = [
             self._checkpoint(
                 shard,
                 self._state(shard, inserted[shard], new[shard]),
                 {
-                    "forgotten": self._content(f"forgotten {shard}", write_forgotten(forgotten[shard])),
-                    "leases": self._content(f"leases {shard}", write_leases(leases[shard])),
-                    "dead letters": self._content(f"dead letters {shard}", write_leases(letters[shard])),
+                    kind: self._content(f"{kind} {shard}", KINDS[kind].write(found[shard]))
+                    for kind, found in records.items()
                 },
             )
             for shard in range(shards)
@@ -210,13 +197,13 @@ class Resharded:
         pieces = (self._exported.piece(content, number) for number in range(len(content.pieces)))
         return sum(int.from_bytes(each, "little").bit_count() for each in pieces)
 
-    def _by_shard(self, contents: Iterable[Content], split: Callable[[bytes], tuple[list[R], bytes]]) -> list[list[R]]:
-        """Return the records of contents by the shards of their digests, which come first in a record."""
-        found: list[list[R]] = [[] for _ in range(self.config.shards)]
-        for content in contents:
-            rest = b""
+    def _by_shard(self, kind: str) -> list[list[Any]]:
+        """Return records by the shards of their digests, which come first in a record. Those of calls are left out."""
+        found: list[list[Any]] = [[] for _ in range(self.config.shards)]
+        for checkpoint in self._exported.checkpoints if kind != "replies" else ():
+            content, rest = checkpoint.records[kind], b""
             for number in range(len(content.pieces)):
-                records, rest = split(rest + self._exported.piece(content, number))
+                records, rest = KINDS[kind].split(rest + self._exported.piece(content, number))
                 for record in records:
                     found[shard_of(record[0], self.config.shards)].append(record)
         return found
@@ -276,10 +263,7 @@ class Resharded:
             begun=min(each.begun for each in theirs),
             state=fields,
             bitmaps=bitmaps,
-            replies=Content("", []),
-            forgotten=records["forgotten"],
-            leases=records["leases"],
-            dead_letters=records["dead letters"],
+            records=records,
             config=config,
         )
 

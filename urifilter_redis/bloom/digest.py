@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import repeat
 
 import mmh3
 
@@ -38,9 +39,15 @@ def make_digester(
         rules: canonical rules of the normalisation; None: there are none.
     """
     change, hash_all = normalizer(normalize, rules), hasher(hash_name, seed)
-    if change is None:
-        return lambda items: hash_all(encode_items(items))
-    return lambda items: hash_all(encode_items(list(map(change, items))))
+
+    def digests_of(items: Sequence[object]) -> list[bytes]:
+        changed = items if change is None else list(map(change, items))
+        try:
+            return hash_all(map(str.encode, changed))  # type: ignore[arg-type]  # nearly always all items are str
+        except (TypeError, UnicodeEncodeError):
+            return hash_all(encode_items(changed))
+
+    return digests_of
 
 
 def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
@@ -59,8 +66,8 @@ def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
         '9f348cc2269b0ab5bd415398b25dcba4'
     """
     if name == "mmh3":
-        number, digest = int(seed), mmh3.mmh3_x64_128_digest
-        return lambda items: [digest(data, number) for data in items]
+        numbers, digest = repeat(int(seed)), mmh3.mmh3_x64_128_digest
+        return lambda items: list(map(digest, items, numbers))
     if name == "md5":
         return lambda items: [hashlib.md5(data, usedforsecurity=False).digest() for data in items]
     if name == "blake2b":

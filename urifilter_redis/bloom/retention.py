@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from urifilter_redis.bloom.sizing import (
     ANY_SHARDS,
-    REDISBLOOM,
     SHARDS_LIMIT,
     Sizing,
     Slice,
@@ -170,15 +169,14 @@ def placed(settings: S, masters: int = 1) -> S:
 
     A shard has all bitmaps of its slices, in rows. So a filter has one shard, or one for each of the ``masters`` of a
     cluster, but for these: one that turns by time has ``TIMED_SHARDS`` at least; all bitmaps of a shard that turns are
-    renamed in one script, and so are few; and a shard on a cluster has ``MOVED_BYTES`` at most. Filters of layout
-    redisbloom have one bitmap a shard.
+    renamed in one script, and so are few; and a shard on a cluster has ``MOVED_BYTES`` at most.
 
     Raises:
         ValueError: no filter can have these settings.
     """
-    most = _most_segments(settings)
-    if settings.shards is not None or most == 1:
+    if settings.shards is not None:
         return settings
+    most = _most_segments(settings)
     asked = (slice_capacity(settings), slice_share(settings), settings.layout)
     plain = size(asked[0], settings.error_rate, settings.layout, share=asked[1])
     whole = fitting(*asked, 1, SHARDS_LIMIT) or plain
@@ -196,13 +194,11 @@ def placed(settings: S, masters: int = 1) -> S:
 
 def _most_segments(settings: Shape) -> int:
     """Return the most bitmaps that a slice of a shard may have."""
-    if settings.layout == REDISBLOOM:
-        return 1
     if settings.retention == "rolling":
         return BUILT_BITMAPS
     if settings.retention == "forever":
         return BITMAPS_A_SHARD
-    return max(1, BITMAPS_A_SHARD // (1 + (settings.slices or GROWN_LIMIT)))
+    return BITMAPS_A_SHARD // (1 + (settings.slices or GROWN_LIMIT))
 
 
 def shards_needed(settings: Shape) -> int | None:

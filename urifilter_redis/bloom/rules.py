@@ -70,7 +70,8 @@ class Rule:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Rule:
         """Make one of a canonical rule's fields."""
-        patterns = [_as_bytes(each) for each in fields.get("keep", fields.get("drop", ()))]
+        # as ``name_of`` writes names
+        patterns = [each.encode().decode("latin-1") for each in fields.get("keep", fields.get("drop", ()))]
         names = frozenset(each for each in patterns if not each.endswith("*"))
         suffix = fields.get("cut_suffix", "")
         return cls(
@@ -229,7 +230,7 @@ def canonical_rules(given: RulesGiven, normalize: str) -> str:
         if (other := places.setdefault(of, number)) != number:
             what = " ".join(of) if of[1] else "all hosts"
             raise ValueError(f"{place} is for {what}, and so is rule {other}: make one of them")
-        made.append(_json(fields))
+        made.append(json.dumps(fields, sort_keys=True, separators=(",", ":")))
     text = f"[{','.join(sorted(made))}]"
     if len(text) > LONGEST:
         raise ValueError(f"rules take {len(text):,} bytes, and {LONGEST:,} at most are kept with a filter")
@@ -241,17 +242,16 @@ def sha256_of(text: str | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest() if text else ""
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
 def _checked(rule: Any, place: str, *, loose: bool) -> dict[str, Any]:
     """Return the canonical fields of a rule."""
     if not isinstance(rule, Mapping):
         raise ValueError(f"{place} is a table of fields and not {rule!r:.80}")  # noqa: TRY004 - likewise
     if unknown := [each for each in rule if each not in _FIELDS]:
         raise ValueError(f"{place}: {unknown[0]!r:.80} is no field: {', '.join(_FIELDS)} are")
-    given = {field: value for field, value in rule.items() if not _is_unset(field, value)}
+    flags = {"drop_all", "lower_path"}
+    given = {
+        field: value for field, value in rule.items() if value is not None and not (value is False and field in flags)
+    }
     for one, other in _APART:
         if one in given and other in given:
             raise ValueError(f"{place}: it has {one} and {other}: leave one out")
@@ -259,10 +259,6 @@ def _checked(rule: Any, place: str, *, loose: bool) -> dict[str, Any]:
     if "lower_path" in made:
         made |= {field: _LETTER.sub(_lower, made[field]) for field in ("cut_prefix", "cut_suffix") if field in made}
     return made
-
-
-def _is_unset(field: str, value: object) -> bool:
-    return value is None or (value is False and field in {"drop_all", "lower_path"})
 
 
 def _flag(value: Any, place: str, _: object) -> bool:
@@ -349,11 +345,6 @@ _CHECKS = {
     "cut_prefix": _prefix,
     "cut_suffix": _suffix,
 }
-
-
-def _as_bytes(name: str) -> str:
-    """Write a name as ``name_of`` does."""
-    return name.encode().decode("latin-1")
 
 
 def _lower(found: re.Match[str]) -> str:

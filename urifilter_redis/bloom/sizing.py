@@ -28,8 +28,9 @@ BLOCKED_K = (8, 12, 16)
 #: within the allocator's size class of 16 MiB.
 SLICE_LIMIT = 16 * 2**20 - 64
 
-#: Most bytes of a slice of layout redisbloom. Its removal takes 5 to 9 ms. The module allocates lazily, so the first
-#: calls on a filter are the longest, 11 to 15 ms: ``protocol.calls.ITEMS_OF_MODULE`` limits them.
+#: Most bytes of a segment of layout redisbloom, a filter of the module. Its removal takes 5 to 10 ms. The module
+#: allocates lazily, so the first calls on a filter are the longest, 11 to 15 ms: ``protocol.calls.ITEMS_OF_MODULE``
+#: limits them.
 MODULE_LIMIT = 64 * 2**20
 
 #: Fewest items for which a slice of layout redisbloom is made. The module makes a filter for 100 where a key is
@@ -144,7 +145,7 @@ def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
 
 
 def slice_limit(layout: str) -> int:
-    """Return the most bytes of a slice of a layout."""
+    """Return the most bytes of a segment of a layout."""
     return MODULE_LIMIT if layout == REDISBLOOM else SLICE_LIMIT
 
 
@@ -418,7 +419,7 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     if capacity < min(first.segment_capacity, _FEWEST_GROWN):
         return None
     if layout == REDISBLOOM:
-        return _of_the_module(capacity * first.shards, share, first.shards, capacity)
+        return _of_the_module(capacity * segments, share, first.shards, segments, capacity)
     return replace(
         first,
         capacity=capacity * segments,
@@ -432,7 +433,7 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
 def most_grown(first: Sizing) -> int:
     """Return the most bitmaps, over all shards, of a slice of a growing filter whose slice 0 is ``first``."""
     segments = first.segments
-    while first.layout != REDISBLOOM and 2 * segments <= GROWN_SEGMENTS:
+    while 2 * segments <= GROWN_SEGMENTS:
         segments *= 2
     return segments
 
@@ -471,7 +472,7 @@ def _sized(capacity: int, error_rate: float, layout: str, shards: int, segments:
     segments = segments or shards
     items = segment_capacity(capacity, segments)
     if layout == REDISBLOOM:
-        return _of_the_module(capacity, error_rate, shards, items)
+        return _of_the_module(capacity, error_rate, shards, segments, items)
     if layout != "blocked":
         bits = classic_bits(items, error_rate)
         return Sizing(layout, capacity, error_rate, shards, segments, items, classic_k(bits, items, error_rate), bits)
@@ -479,11 +480,11 @@ def _sized(capacity: int, error_rate: float, layout: str, shards: int, segments:
     return Sizing(layout, capacity, error_rate, shards, segments, items, k, _units_for(layout, k, items, error_rate))
 
 
-def _of_the_module(capacity: int, error_rate: float, shards: int, items: int) -> Sizing:
+def _of_the_module(capacity: int, error_rate: float, shards: int, segments: int, items: int) -> Sizing:
     """Reserve for so many items that coincidences keep to the half of the error rate that the module leaves."""
     bits = math.sqrt(2 * COINCIDENCES * items / error_rate)
     reserved = max(items, LEAST_RESERVED, math.ceil(bits / _module_bits_per_item(error_rate)))
-    return Sizing(REDISBLOOM, capacity, error_rate, shards, shards, items, module_hashes(error_rate), reserved)
+    return Sizing(REDISBLOOM, capacity, error_rate, shards, segments, items, module_hashes(error_rate), reserved)
 
 
 @cache

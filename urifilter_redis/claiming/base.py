@@ -1,4 +1,4 @@
-"""The part of claims that is written by hand: the attributes of both kinds, and the beats of each."""
+"""The part of claims that is written by hand: the base of their backends, the attributes of both kinds, the beats."""
 
 from __future__ import annotations
 
@@ -7,20 +7,119 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from urifilter_redis.checks import check_flag, check_text
-from urifilter_redis.engine.batch import Key, items_of, listed
-from urifilter_redis.engine.holdings import Claim
+from urifilter_redis.engine.batch import Key, Method, items_of, listed
+from urifilter_redis.engine.holdings import Claim, Found, Holdings
+from urifilter_redis.engine.looks import shared
+from urifilter_redis.engine.pending import Pending
+from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
-from urifilter_redis.errors import FilterNotFound, UriFilterError
+from urifilter_redis.errors import Answering, FilterNotFound, UriFilterError
 from urifilter_redis.protocol.claims import check_delay, check_limit
 
-if TYPE_CHECKING:
-    from urifilter_redis.claiming.claims_backend import ClaimsBackend
-
 log = logging.getLogger("urifilter_redis")
+
+
+class Question(Answering, Protocol):
+    """A call about items that ``Pending`` can hold."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether its answers must not be lost."""
+        ...
+
+
+Q = TypeVar("Q", bound=Question)
+
+
+class ClaimsBackend(ABC, Generic[Q]):
+    """Flows about the claims on one filter; they note changes in ``holdings``, and raise the client's errors.
+
+    Attributes:
+        name: the filter's name.
+        holdings: what the object of claims has in flight.
+    """
+
+    def __init__(self, name: str, session: Session, holdings: Holdings) -> None:
+        self.name, self._session, self.holdings = name, session, holdings
+
+    @property
+    def where(self) -> str:
+        """The filter or the service, for the beginning of messages."""
+        return self._session.where
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a flow gives up."""
+        return self._session.total
+
+    @property
+    def pending(self) -> Pending[Any]:
+        """The calls whose caller has no answers yet."""
+        return self._session.pending
+
+    @abstractmethod
+    def names_of(self, items: Sequence[Any]) -> list[tuple[int, bytes]]:
+        """Return the shard and digest under which the holdings have each item."""
+
+    @abstractmethod
+    def claiming(
+        self,
+        method: Method[Any],
+        objects: Sequence[Any],
+        key: Key,
+        payload: Callable[[Any], object] | None,
+        retry: UriFilterError | None,
+    ) -> Q:
+        """Make the call of a method that claims, or return the call of ``retry``."""
+
+    @abstractmethod
+    def committing(
+        self, objects: Sequence[Any], key: Key, retry: UriFilterError | None, reason: str | None = None
+    ) -> Q:
+        """Make the call of ``commit``, or with a reason of ``reject``, or return the call of ``retry``."""
+
+    @abstractmethod
+    def releasing(
+        self, objects: Sequence[Any], key: Key, retry: UriFilterError | None, *, delay: float, failed: bool
+    ) -> Q:
+        """Make the call of ``release``, or return the call of ``retry``; ``delay`` is in seconds."""
+
+    @abstractmethod
+    def resolve(self, question: Q) -> Flow[Q]:
+        """Get all answers of a call; return the call."""
+
+    @abstractmethod
+    def leave(self, question: Q, known: Sequence[int | None]) -> None:
+        """Have the next beat give back the items of an interrupted claim, except those whose answers were known."""
+
+    @abstractmethod
+    def unresolved(self) -> list[Any]:
+        """Return an error, for ``retry=``, of each call that was interrupted."""
+
+    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Claim at most ``limit`` items of dead holders, or due again; note each in ``found``."""
+        return shared(self.holdings, limit, self.patience, self._reclaim(limit, found))
+
+    @abstractmethod
+    def _reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Do as ``reclaim``, whatever other calls do."""
+
+    @abstractmethod
+    def read_outstanding(self, within: float | None) -> Flow[Any]:
+        """Note how many items others have in flight; see ``Holdings.must_read``."""
+
+    @abstractmethod
+    def beat(self) -> Flow[None]:
+        """Give a sign of life; correct the holdings where the server has other items."""
+
+    @abstractmethod
+    def give_back_all(self, delay: float) -> Flow[None]:
+        """Release all items in flight; ``delay`` is in seconds."""
 
 
 class BaseClaims:
@@ -36,7 +135,7 @@ class BaseClaims:
 
     def __init__(
         self,
-        backend: ClaimsBackend,
+        backend: ClaimsBackend[Any],
         run: Callable[[Flow[Any]], Any],
         beat: Callable[[Flow[None]], Any],
         *,

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from urifilter_redis.checks import check_seconds, check_text
-from urifilter_redis.claiming.base import BlockingBaseClaims
+from urifilter_redis.claiming.base import BlockingBaseClaims, Question
 from urifilter_redis.engine.batch import (
     CLAIM,
     CLAIM_AGES,
     CLAIM_MANY,
     CLAIM_UNIQUE,
     COMMIT,
-    REJECT,
     RELEASE,
     Key,
     Method,
@@ -22,9 +21,6 @@ from urifilter_redis.engine.batch import (
 )
 from urifilter_redis.engine.holdings import Claim, Found, Outstanding
 from urifilter_redis.errors import UriFilterError
-
-if TYPE_CHECKING:
-    from urifilter_redis.claiming.claims_backend import Question
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -171,7 +167,7 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        return self._end(COMMIT, self._backend.committing(COMMIT, listed(uris), key, retry))
+        return self._ask(COMMIT, self._backend.committing(listed(uris), key, retry))
 
     def reject(
         self, uris: Iterable[Any], reason: str = "", *, key: Key = None, retry: UriFilterError | None = None
@@ -204,7 +200,7 @@ class Claims(BlockingBaseClaims):
         """
         self._check_open()
         check_text("reason", reason)  # None would commit the items, without dead letters
-        return self._end(REJECT, self._backend.committing(REJECT, listed(uris), key, retry, reason=reason))
+        return self._ask(COMMIT, self._backend.committing(listed(uris), key, retry, reason))
 
     def release(
         self,
@@ -238,8 +234,8 @@ class Claims(BlockingBaseClaims):
             [True]
         """
         self._check_open()
-        question = self._backend.releasing(RELEASE, listed(uris), key, retry, delay=delay, failed=failed)
-        return self._end(RELEASE, question)
+        question = self._backend.releasing(listed(uris), key, retry, delay=delay, failed=failed)
+        return self._ask(RELEASE, question)
 
     def reclaim(self, limit: int = 100) -> list[Claim]:
         """Claim what dead holders had, and what was released and is due.
@@ -338,21 +334,11 @@ class Claims(BlockingBaseClaims):
     ) -> R:
         self._check_open()
         question = self._backend.claiming(method, objects, key, payload, retry)
-        known = list(question.answers)
         self._begin_beating()
-        self._beat_with_call()
-        pending = self._backend.pending
-        pending.begin(question)
-        try:
-            return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
-        except BaseException as error:
-            pending.failed(question, error)
-            if not isinstance(error, Exception):
-                self._backend.leave(question, known)
-                pending.drop(question)
-            raise
+        return self._ask(method, question, list(question.answers))
 
-    def _end(self, method: Method[R], question: Question) -> R:
+    def _ask(self, method: Method[R], question: Question, known: list[int | None] | None = None) -> R:
+        """Ask for the answers of a call; ``known``: of a claim, the answers that its caller had before."""
         self._beat_with_call()
         pending = self._backend.pending
         pending.begin(question)
@@ -361,5 +347,9 @@ class Claims(BlockingBaseClaims):
         except BaseException as error:
             pending.failed(question, error)
             if not isinstance(error, Exception):
-                self._holdings.abandon()
+                if known is None:
+                    self._holdings.abandon()
+                else:
+                    self._backend.leave(question, known)
+                    pending.drop(question)
             raise

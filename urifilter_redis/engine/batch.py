@@ -13,6 +13,7 @@ import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -100,6 +101,7 @@ class Batch:
         near: the near cache that has answered some items, and takes in the answers to the others; None: there is none.
         claim_options: of a batch about claims, and None of any other. What they keep of items limits the calls, too.
         combined: the ``CombinedCall`` in which this batch, of one item, was sent with others; None: it is alone.
+        first: of a keyed batch, the call that is answered before the others are sent; else None.
     """
 
     __slots__ = (
@@ -110,6 +112,7 @@ class Batch:
         "client",
         "combined",
         "command",
+        "first",
         "items",
         "key",
         "max_age",
@@ -142,6 +145,7 @@ class Batch:
         self.writes = command != "contains"
         self.answers: list[int | None] = [None] * len(items)
         self.combined: object | None = None
+        self.first: OpenCall | None = None
         self.open: list[OpenCall] = []
         self._uncut: Uncut | None = None
         self.near, self._found = near, None if near is None else near.find(digests)
@@ -174,20 +178,28 @@ class Batch:
         """Whether there are more than ``most`` calls, and neither a near cache nor claim options."""
         return self.near is None and self.claim_options is None and (self._uncut is not None or len(self.open) > most)
 
-    def name_calls(self, key: CallKey, now: Callable[[int], int]) -> None:
-        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms."""
+    def name_calls(self, key: CallKey, shards: int, now: Callable[[int], int]) -> None:
+        """Give all calls the ids that ``key`` makes; ``now`` returns the time of a shard's server, ms.
+
+        A request of several calls has a first one, which is answered before the others are sent: it is refused if the
+        key has served another request, whose first one left a record with its digest. Of a filter with ``shards`` it is
+        a call to shard 0, maybe without an item, where all requests under this text have one. (Under a text with a slot
+        it is the first of its calls, because only a program that counts makes such texts, one for each request.)
+        """
+        if shards > 1 and self.open[0].shard > 0 and not (key.of_items or key.is_slot):
+            self.open.insert(0, OpenCall(0, range(0), b"", digests=[]))
+        request = "" if len(self.open) == 1 else blake2b(self.packed, digest_size=8).hexdigest()
         parts: defaultdict[int, int] = defaultdict(int)
         for call in self.open:
-            call.call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
+            call_id = key.call_id(self.command, self.packed, parts[call.shard], now(call.shard))
+            call.call_id = call_id._replace(request=request)
             parts[call.shard] += 1
+        self.first = self.open[0] if request else None
 
     @property
     def method(self) -> str:
         """The plainest method that asks this: the name of the command, ``reject`` or ``retry_dead_letters``."""
-        options = self.claim_options
-        if options is not None and options.again:
-            return "retry_dead_letters"
-        return "reject" if options is not None and options.reason is not None else self.command
+        return self.command if self.claim_options is None else self.claim_options.method
 
     @property
     def digests(self) -> list[bytes]:
@@ -228,10 +240,9 @@ class Batch:
         """Make what is kept of the items of calls, and cut these further, so that it has at most ``BYTES_A_CALL``."""
         if self.claim_options is None:
             return calls
-        self.claim_options.keep(position for call in calls for position in call.positions)
-        if not self.claim_options.kept:
+        weights = self.claim_options.keep(position for call in calls for position in call.positions)
+        if not weights:
             return calls
-        weights = {position: len(kept) for position, kept in self.claim_options.kept.items()}
         lighter = []
         for call in calls:
             start, weight = 0, 0
@@ -293,7 +304,6 @@ CLAIM_MANY: Method[list[bool]] = _all("claim", operator.not_, nearby=True)
 CLAIM_AGES: Method[list[int]] = _all("claim", int)
 CLAIM_UNIQUE: Method[list[Any]] = Method("claim", True, operator.not_, selected)  # noqa: FBT003 - nearby
 COMMIT: Method[list[bool]] = _all("commit", operator.not_)
-REJECT: Method[list[bool]] = _all("commit", operator.not_)
 RELEASE: Method[list[bool]] = _all("release", bool)
 
 
@@ -402,7 +412,7 @@ class Uncut:
         """Return, by shard, the positions before ``end`` that are in no call yet."""
         if self.shards == 1:
             left = self.left.get(0, ())
-            if self.ordered:
+            if self.ordered and left:
                 return {0: [*left, *range(self.start, end)]}
             return {0: range(left[0] if left else self.start, end)}
         found: defaultdict[int, list[int]] = defaultdict(list, {shard: [*some] for shard, some in self.left.items()})

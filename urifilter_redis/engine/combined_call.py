@@ -10,33 +10,13 @@ import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.batch import Batch, OpenCall, with_batch
 from urifilter_redis.errors import AnswerLost, ServerUnavailable, UriFilterError
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.session import Session
-
-
-class Turn(Protocol):
-    """A combined call that is under way, for whose end other callers wait."""
-
-    @property
-    def began(self) -> float:
-        """The time by ``monotonic`` at which the last of its callers began to wait."""
-        ...
-
-    def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
-        """Tell an error to the callers of an unsettled call that began at ``before`` or earlier.
-
-        Return whether to go on with the call: its other callers wait, or it may have been sent.
-        """
-        ...
-
-    def repeat(self, shards: set[int]) -> None:
-        """Note that all calls but those to these shards are settled; these are sent again after a pause."""
-        ...
 
 
 class PendingCall:
@@ -148,8 +128,9 @@ class CombinedCall:
             self.fail({call: ended})
 
     def leave(self, call: OpenCall, before: float, error: UriFilterError) -> bool:
-        """Tell an error to the callers of a call that began at ``before`` or earlier, as ``Turn`` has it.
+        """Tell an error to the callers of an unsettled call that began at ``before`` or earlier.
 
+        Return whether to go on with the call: its other callers wait, or it may have been sent.
         An item of a call that was never sent leaves the call; also that of a caller that was cancelled. If the call was
         sent, the others go on with it, so that the item may still be inserted.
         """

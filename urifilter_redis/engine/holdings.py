@@ -9,8 +9,9 @@ import itertools
 import math
 import os
 import random
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, TypeAlias
@@ -18,14 +19,12 @@ from typing import Any, TypeAlias
 from urifilter_redis.bloom.digest import split
 from urifilter_redis.bloom.encoding import pack
 from urifilter_redis.engine.pending import Owner, current_owner
+from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import BadItem
 from urifilter_redis.protocol import claims
 from urifilter_redis.protocol.call_ids import CALL_LIFE
 from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.claims import IN_FLIGHT, Counts, Holding
-from urifilter_redis.protocol.config import Config
-from urifilter_redis.protocol.keys import ShardKeys
-from urifilter_redis.protocol.meta import View
 
 #: The commands of claims that are about items.
 CLAIM_COMMANDS = ("claim", "commit", "release")
@@ -414,75 +413,179 @@ class Look:
     saw_all: bool = False
 
 
-@dataclass(slots=True)
-class ClaimOptions:
-    """What a batch of ``claim``, ``commit`` or ``release`` has beside its items.
+@dataclass
+class ClaimOptions(ABC):
+    """What a batch about claims has beside its items; each command has a class of its own.
 
     Attributes:
         holding: the holder and its lease.
         holdings: notes the answers; None: nothing does.
-        claim_of: claim: makes the claim of the item at a position of the batch, without counts; None: ``kept`` is all.
-        claimed: claim: by position the claims of those items that are asked about.
-        kept: claim: by position what the filter keeps of them.
-        delay: release: ms before the items are offered again.
-        failed: release: whether a failure of each item is counted.
-        again: release: whether to offer dead letters once more.
-        delay_holder: release: the holder that has the items until then.
-        reason: commit: why the items are rejected; None: they are not.
-        counts: claim: by position in the batch the failures and lapses of items that were claimed and have any.
     """
 
     holding: Holding
     holdings: Holdings | None = None
-    claim_of: Callable[[int], Claim] | None = None
-    claimed: dict[int, Claim] = field(default_factory=dict)
-    kept: dict[int, bytes] = field(default_factory=dict)
-    delay: int = 0
-    failed: bool = False
-    again: bool = False
-    delay_holder: str = field(default_factory=claims.new_delay_holder)
-    reason: bytes | None = None
-    counts: dict[int, Counts] = field(default_factory=dict)
 
-    def keep(self, positions: Iterable[int]) -> None:
-        """Make the claims of the items at some positions, which are asked about.
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """The plainest method that asks this."""
+
+    def keep(self, positions: Iterable[int]) -> Mapping[int, int]:  # noqa: ARG002 - of ``claim``
+        """Make what the filter keeps of the items at some positions, which are asked about; return the bytes of each.
 
         Raises:
             BadItem: an item or payload is bad, or has more than 64 KiB; the error has the indices of all of them.
         """
-        if self.claim_of is None:
-            return
+        return {}
+
+    @abstractmethod
+    def call(self, session: Session, shard: int, call_id: str, packed: bytes, positions: Sequence[int]) -> Call:
+        """Build the call of a script for the items of a batch at some positions, all of one shard."""
+
+    def learn(self, positions: Sequence[int], reply: Any) -> Sequence[int]:  # noqa: ARG002 - likewise
+        """Return the answers in the reply to a call for the items of a batch at some positions; note the counts in it.
+
+        Raises:
+            ServerUnavailable: the reply is none of the command.
+        """
+        return reply  # type: ignore[no-any-return]
+
+    def note(self, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int | None]) -> None:
+        """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
+        if self.holdings is not None:
+            for digest, _, answer in zip(split(packed), positions, answers, strict=True):
+                if answer is not None:
+                    self.holdings.drop(shard, digest)
+
+    def begin(self, shard: int, call: object) -> None:
+        """Let the holdings note a call before it is sent."""
+        if self.holdings is not None:
+            self.holdings.begin(shard, call)
+
+    def end(self, shard: int, call: object, packed: bytes, *, answered: bool, in_doubt: bool) -> None:  # noqa: ARG002 - likewise
+        """Let the holdings note the end of a call; see ``Holdings.end``."""
+        if self.holdings is not None:
+            self.holdings.end(shard, call, answered=answered, in_doubt=in_doubt)
+
+
+@dataclass
+class Claiming(ClaimOptions):
+    """The options of ``claim``.
+
+    Attributes:
+        claim_of: makes the claim of the item at a position of the batch, without counts; None: ``kept`` is all.
+        claimed: by position the claims of those items that are asked about.
+        kept: by position what the filter keeps of them.
+        counts: by position in the batch the failures and lapses of items that were claimed and have any.
+    """
+
+    claim_of: Callable[[int], Claim] | None = None
+    claimed: dict[int, Claim] = field(default_factory=dict)
+    kept: dict[int, bytes] = field(default_factory=dict)
+    counts: dict[int, Counts] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str:
+        """``claim``."""
+        return "claim"
+
+    def keep(self, positions: Iterable[int]) -> Mapping[int, int]:
+        """Make the claims of the items, too."""
         bad = []
-        for position in sorted(positions):
-            claim = self.claimed[position] = self.claim_of(position)
-            try:
-                self.kept[position] = pack(claim.item, claim.payload)
-            except BadItem as error:
-                bad.append((position, str(error)))
+        if self.claim_of is not None:
+            for position in sorted(positions):
+                claim = self.claimed[position] = self.claim_of(position)
+                try:
+                    self.kept[position] = pack(claim.item, claim.payload)
+                except BadItem as error:
+                    bad.append((position, str(error)))
         if bad:
             index, reason = bad[0]
             more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
+        return {position: len(kept) for position, kept in self.kept.items()}
 
-    def call(  # noqa: PLR0913, PLR0917 - what the scripts take
-        self,
-        command: str,
-        config: Config,
-        keys: ShardKeys,
-        view: View,
-        call_id: str,
-        packed: bytes,
-        positions: Sequence[int],
-    ) -> Call:
-        """Build the call of a script for the items of a batch at some positions, all of one shard."""
-        if command == "claim":
-            kept = [self.kept[position] for position in positions]
-            return claims.claim(config, keys, view, call_id, packed, kept, self.holding)
-        if command == "commit":
-            return claims.commit(config, keys, view, call_id, packed, self.holding, self.reason)
+    def call(self, session: Session, shard: int, call_id: str, packed: bytes, positions: Sequence[int]) -> Call:
+        """Build ``claim``."""
+        kept = [self.kept[position] for position in positions]
+        keys, view = session.keys.shard(shard), session.view(shard)
+        return claims.claim(session.config, keys, view, call_id, packed, kept, self.holding)
+
+    def learn(self, positions: Sequence[int], reply: Any) -> Sequence[int]:
+        """Note the counts, too."""
+        answers, counts = claims.answers_of(reply, len(positions))
+        self.counts |= {positions[index]: each for index, each in counts.items()}
+        return answers
+
+    def note(self, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int | None]) -> None:
+        """Note what is in flight now, and whether others have something."""
+        if self.holdings is None:
+            return
+        told = False
+        for digest, position, answer in zip(split(packed), positions, answers, strict=True):
+            if answer == IN_FLIGHT:
+                told = told or not self.holdings.has(shard, digest)
+            elif answer == 0:
+                failures, lapses = self.counts.get(position, (0, 0))
+                claim = replace(self.claimed[position], failures=failures, lapses=lapses)
+                self.holdings.take(shard, digest, claim)
+        if told:
+            self.holdings.note_others()
+
+    def end(self, shard: int, call: object, packed: bytes, *, answered: bool, in_doubt: bool) -> None:
+        """Note the items of a call that has no answer and may still run, too."""
+        if self.holdings is not None and in_doubt:
+            self.holdings.doubt(shard, split(packed), in_doubt=True)
+        super().end(shard, call, packed, answered=answered, in_doubt=in_doubt)
+
+
+@dataclass
+class Committing(ClaimOptions):
+    """The options of ``commit``.
+
+    Attributes:
+        reason: why the items are rejected; None: they are not.
+    """
+
+    reason: bytes | None = None
+
+    @property
+    def method(self) -> str:
+        """``commit`` or ``reject``."""
+        return "commit" if self.reason is None else "reject"
+
+    def call(self, session: Session, shard: int, call_id: str, packed: bytes, _: Sequence[int]) -> Call:
+        """Build ``commit``."""
+        keys, view = session.keys.shard(shard), session.view(shard)
+        return claims.commit(session.config, keys, view, call_id, packed, self.holding, self.reason)
+
+
+@dataclass
+class Releasing(ClaimOptions):
+    """The options of ``release``.
+
+    Attributes:
+        delay: ms before the items are offered again.
+        failed: whether a failure of each item is counted.
+        again: whether to offer dead letters once more.
+        delay_holder: the holder that has the items until then.
+    """
+
+    delay: int = 0
+    failed: bool = False
+    again: bool = False
+    delay_holder: str = field(default_factory=claims.new_delay_holder)
+
+    @property
+    def method(self) -> str:
+        """``release`` or ``retry_dead_letters``."""
+        return "retry_dead_letters" if self.again else "release"
+
+    def call(self, session: Session, shard: int, call_id: str, packed: bytes, _: Sequence[int]) -> Call:
+        """Build ``release``."""
         return claims.release(
-            config.uid,
-            keys,
+            session.config.uid,
+            session.keys.shard(shard),
             call_id,
             packed,
             self.holding,
@@ -492,40 +595,8 @@ class ClaimOptions:
             again=self.again,
         )
 
-    def learn(self, command: str, positions: Sequence[int], reply: Any) -> Sequence[int]:
-        """Return the answers in the reply to a call for the items of a batch at some positions; note the counts in it.
-
-        Raises:
-            ServerUnavailable: the reply is none of ``claim``.
-        """
-        if command != "claim":
-            return reply  # type: ignore[no-any-return]
-        answers, counts = claims.answers_of(reply, len(positions))
-        self.counts |= {positions[index]: each for index, each in counts.items()}
-        return answers
-
-    def note(
-        self, command: str, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int | None]
-    ) -> None:
-        """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
-        if self.holdings is None:
-            return
-        told = False
-        for digest, position, answer in zip(split(packed), positions, answers, strict=True):
-            if command != "claim" and answer is not None:
-                self.holdings.drop(shard, digest)
-            elif answer == IN_FLIGHT:
-                told = told or not self.holdings.has(shard, digest)
-            elif answer == 0:
-                failures, lapses = self.counts.get(position, (0, 0))
-                claim = replace(self.claimed[position], failures=failures, lapses=lapses)
-                self.holdings.take(shard, digest, claim)
-        if told:
-            self.holdings.note_others()
-        if command == "release" and 1 in answers:
+    def note(self, shard: int, packed: bytes, positions: Sequence[int], answers: Sequence[int | None]) -> None:
+        """Note when the items can be reclaimed, too."""
+        super().note(shard, packed, positions, answers)
+        if self.holdings is not None and 1 in answers:
             self.holdings.note_released(shard, self.delay / 1000)
-
-    def doubt(self, command: str, shard: int, packed: bytes) -> None:
-        """Note a call that has no answer, and may still run."""
-        if self.holdings is not None and command == "claim":
-            self.holdings.doubt(shard, split(packed), in_doubt=True)

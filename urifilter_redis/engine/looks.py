@@ -25,7 +25,10 @@ def shared(holdings: Holdings, limit: int, patience: float, look: Flow[list[Clai
     if holdings.pauses:
         other = holdings.look
         if other is not None and not other.ended:
-            yield from _end_of(other, patience)
+            end, glance = monotonic() + patience, GLANCE
+            while not other.ended and monotonic() < end:
+                yield Pause(glance)
+                glance = min(2 * glance, LONGEST_GLANCE)
             if other.saw_all:
                 return []
         if not holdings.may_reclaim:
@@ -37,10 +40,3 @@ def shared(holdings: Holdings, limit: int, patience: float, look: Flow[list[Clai
         return found
     finally:
         own.ended = True
-
-
-def _end_of(look: Look, patience: float) -> Flow[None]:
-    end, glance = monotonic() + patience, GLANCE
-    while not look.ended and monotonic() < end:
-        yield Pause(glance)
-        glance = min(2 * glance, LONGEST_GLANCE)

@@ -23,6 +23,7 @@ from urifilter_redis.protocol.call_ids import CallId
 from urifilter_redis.protocol.calls import Arguments, Call
 from urifilter_redis.protocol.outcomes import (
     FORBIDDEN_KEY,
+    NO_ANSWERS,
     Decided,
     Decision,
     Unanswered,
@@ -43,6 +44,8 @@ from urifilter_redis.protocol.outcomes import (
 from urifilter_redis.protocol.routing import for_node, for_replica, key_of, like
 
 if TYPE_CHECKING:
+    from urifilter_redis.engine.batch import OpenCall
+    from urifilter_redis.engine.combined_call import CombinedCall
     from urifilter_redis.engine.session import Session
 
 #: The share of the longest wait for a reply that replicas have to receive an answer.
@@ -109,14 +112,6 @@ class Request:
         if self.numbered is not None:
             self.numbered.in_doubt = doubt
 
-    def begin(self) -> bool:
-        """Count the request as in doubt, until its outcome is settled; return whether it was in doubt before."""
-        numbered = self.numbered
-        if numbered is None:
-            return False
-        before, numbered.in_doubt = numbered.in_doubt, True
-        return before
-
     @property
     def settled(self) -> bool:
         """Whether the exchange has finished with the request."""
@@ -149,44 +144,80 @@ class Numbered(Protocol):
     in_doubt: bool
 
 
-class Callers(Protocol):
-    """The callers of an exchange that began at different times, or for whose end others wait."""
+class Turn:
+    """The time in which a combined call, or a call sent alone, has the queue of the calls that wait.
+
+    The turn ends early for the shards that answer the first attempt. So a shard that is away, or being restored, keeps
+    no other shard waiting.
+
+    Args:
+        free: goes on with the waiting calls to all shards but some; gets those shards, and those of the time before
+            (None: there was none).
+
+    Attributes:
+        combined: the combined call; None: it is not taken yet, or a call is sent alone.
+    """
+
+    __slots__ = ("_began", "_free", "_held", "_note", "_requests", "_window", "combined")
+
+    def __init__(self, free: Callable[[set[int], set[int] | None], object]) -> None:
+        self._free, self._began = free, time.monotonic()
+        self._held: set[int] | None = None
+        self.combined: CombinedCall | None = None
+
+    def send(self, window: Sequence[OpenCall], requests: Sequence[Request], note: Callable[[], object]) -> None:
+        """Begin to send some calls, each by a request; ``note`` notes the answers that have arrived for them."""
+        self._window, self._requests, self._note = window, requests, note
 
     @property
     def began(self) -> float:
         """The time by ``monotonic`` at which the last of the callers began to wait."""
-        ...
+        return self._began if self.combined is None else self.combined.began
 
     def leave(self, request: Request, before: float, error: UriFilterError) -> None:
         """Tell an error to the callers of an unsettled request that began at ``before`` or earlier.
 
         A request that was never sent, and for which no caller waits any more, gets the error.
         """
-        ...
+        call = self._window[self._requests.index(request)]
+        call.sent = call.sent or request.sent
+        if self.combined is not None and not self.combined.leave(call, before, error):
+            request.error = error
 
     def repeat(self, waiting: Sequence[Request]) -> None:
         """Note that all requests but these are settled; these are sent again after a pause."""
-        ...
+        self._note()
+        if self.combined is not None:
+            self.combined.note()
+        self.end({request.shard for request in waiting if request.shard is not None})
+
+    def end(self, held: set[int] | None = None) -> None:
+        """Go on with the waiting calls, but for those to the ``held`` shards."""
+        before, self._held = self._held, held or set()
+        self._free(self._held, before)
 
 
 def exchange(
     session: Session,
     requests: Sequence[Request],
-    callers: Callers | None = None,
+    turn: Turn | None = None,
     meanwhile: Meanwhile | None = None,
 ) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
     Afterwards each request is ``answered``, ``full`` or ``due``, or has an ``error``; one in doubt may still run.
-    The time counts from the beginning of the exchange, or from the ``began`` of the callers. ``meanwhile`` goes with
-    the first pipeline (see ``Send``).
+    The time counts from the beginning of the exchange, or from the ``began`` of the turn in which other callers wait.
+    ``meanwhile`` goes with the first pipeline (see ``Send``).
     """
     waiting, began, again = requests, time.monotonic(), None
     while waiting:
         commands, doubts = [], []
         for request in waiting:
             commands.append(request.command())
-            doubts.append(request.begin())
+            numbered = request.numbered
+            doubts.append(numbered is not None and numbered.in_doubt)
+            if numbered is not None:
+                numbered.in_doubt = True  # until the outcome is settled, or the answer noted
         replication = None
         if session.wait_replicas:
             replication = _Replication(session, commands, [each.numbered is not None for each in waiting])
@@ -195,16 +226,19 @@ def exchange(
         began += sending.idle  # in which nobody waited
         if replication is not None:
             outcomes = replication.decided(outcomes)
-        if session.confirms and any(_writes(*each) for each in zip(waiting, commands, strict=True)):
+        if session.confirms and any(
+            command[0] == "EVALSHA" and not request.reads for request, command in zip(waiting, commands, strict=True)
+        ):
             outcomes = yield from _confirmed(outcomes)
         missed = []
         for request, outcome, in_doubt in zip(waiting, outcomes, doubts, strict=True):
-            decision = _settle(session, request, outcome, in_doubt=in_doubt)
-            if decision is not Decision.ANSWERED:
-                missed.append((request, outcome, decision))
+            if isinstance(outcome, NO_ANSWERS):
+                missed.append((request, outcome, _settle(session, request, outcome, in_doubt=in_doubt)))
+            else:
+                request.reply, request.answered = outcome, True
         if not missed:
             return
-        again = again or _Again(session, began, callers)
+        again = again or _Again(session, began, turn)
         waiting = yield from again.prepare(missed)
 
 
@@ -260,10 +294,6 @@ class _Replication:
         return Unanswered(ConnectionError(f"it is not known how many replicas have the answer: {why}"))
 
 
-def _writes(request: Request, command: Arguments) -> bool:
-    return command[0] == "EVALSHA" and not request.reads
-
-
 def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
     """Return the outcomes, and as lost those whose effect the server may not have saved.
 
@@ -280,9 +310,9 @@ def _confirmed(outcomes: Sequence[Any]) -> Flow[Sequence[Any]]:
 class _Again:
     """The time and the pauses of an exchange in which requests are sent again."""
 
-    def __init__(self, session: Session, began: float, callers: Callers | None) -> None:
-        self._session, self._callers = session, callers
-        self._began = began if callers is None else callers.began
+    def __init__(self, session: Session, began: float, turn: Turn | None) -> None:
+        self._session, self._turn = session, turn
+        self._began = began if turn is None else turn.began
         self._patient = {
             Decision.RESTORING: session.timeouts.restoring,
             Decision.MIGRATING: session.timeouts.migrating,
@@ -298,8 +328,8 @@ class _Again:
         unsettled = [(request, decision, outcome) for request, outcome, decision in missed if not request.settled]
         self._loaded |= yield from _prepare(self._session, unsettled)
         waiting = [request for request, _, _ in unsettled if not request.settled]
-        if waiting and self._callers is not None:
-            self._callers.repeat(waiting)
+        if waiting and self._turn is not None:
+            self._turn.repeat(waiting)
         if waiting and (self._repeated or any(decision in _WAITING for _, decision, _ in unsettled)):
             wanted = [outcome.pause for _, outcome, _ in missed if isinstance(outcome, Decided)]
             yield Pause(max([next(self._pauses), *wanted]))
@@ -331,21 +361,17 @@ class _Again:
             error = _given_up(self._session, request, why)
             if over >= self._began or (decision is Decision.RESTORING and now >= self._began + timeouts.restoring):
                 request.error = error
-            elif self._callers is not None:
-                self._callers.leave(request, over, error)
+            elif self._turn is not None:
+                self._turn.leave(request, over, error)
 
 
 def _settle(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> Decision:
-    """Note an outcome of a request and return the decision; ``in_doubt``: whether an earlier attempt may have run.
+    """Note an outcome that is no answer and return the decision; ``in_doubt``: whether an earlier attempt may have run.
 
     ``request.in_doubt`` is set last, so that the request is in doubt until all else is noted.
     """
-    decision = decide(outcome)
-    if decision is not Decision.ANSWERED:
-        decision = _decide_again(session, request, outcome, decision)
-    if decision is Decision.ANSWERED:
-        request.reply, request.answered, in_doubt = outcome, True, True
-    elif decision is Decision.IN_DOUBT:
+    decision = _decide_again(session, request, outcome, decide(outcome))
+    if decision is Decision.IN_DOUBT:
         request.reply_lost, in_doubt = True, True
     elif decision is Decision.RESTORING:  # the archive may be older than what was answered before
         session.clear_near()

@@ -68,6 +68,12 @@ class Session:
         by_hand: whether somebody asks for a restore, and so knows of what is lost.
         near_cache: the caller's wish for a near cache.
         near: the near cache, made once the filter's configuration is known; None: there is none.
+        uid: the filter's uid; empty before the filter is opened or made.
+        config: the filter's configuration; like the next two it is there once the filter is opened or made.
+        digester: makes the digests of items.
+        may_have_rows: see ``Config``.
+        turned_by_inserts: see ``Config``; False before the filter is opened or made.
+        freed_at: the time by ``monotonic`` at which the server has freed what the last turn let go.
     """
 
     keys: FilterKeys
@@ -91,10 +97,13 @@ class Session:
     confirms: bool = False
     patience: float = TOTAL_OF_SEVERAL
     near: NearCache | None = None
+    uid: str = ""
+    config: Config = field(init=False)
+    digester: Callable[[Sequence[object]], list[bytes]] = field(init=False)
+    may_have_rows: bool = field(init=False)
+    turned_by_inserts: bool = False
+    freed_at: float = 0.0
     _unchecked: bool = False
-    _config: Config | None = None
-    _turned_by_inserts: bool = False
-    _digester: Callable[[Sequence[object]], list[bytes]] | None = None
     _first_view: View = field(default_factory=lambda: View(()))
     _views: dict[int, View] = field(default_factory=dict)
     _builders: dict[tuple[str, int], CallBuilder] = field(default_factory=dict)
@@ -102,23 +111,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.where = self.where or f"filter {self.keys.name!r} on {self.server}"
-
-    @property
-    def config(self) -> Config:
-        """The filter's configuration; ``learn`` must have been called."""
-        assert self._config is not None  # noqa: S101 - clients open before anything else
-        return self._config
-
-    @property
-    def uid(self) -> str:
-        """The filter's uid; empty before the filter is opened or made."""
-        return "" if self._config is None else self._config.uid
-
-    @property
-    def digester(self) -> Callable[[Sequence[object]], list[bytes]]:
-        """The digester of the filter; ``learn`` must have been called."""
-        assert self._digester is not None  # noqa: S101 - likewise
-        return self._digester
 
     @property
     def total(self) -> float:
@@ -143,9 +135,8 @@ class Session:
     def not_found(self, text: str) -> FilterNotFound:
         """Return the error for a filter that is gone; its message names the archive that may have it."""
         self.clear_near()
-        archive = self._config.archive if self._config else None
-        if archive not in {None, "redis"}:
-            named = "an archive" if self.discreet else f"the archive {archive}"
+        if self.uid and self.config.has_backend:
+            named = "an archive" if self.discreet else f"the archive {self.config.archive}"
             text += f"; it had {named}: unless it was dropped, open it with that (archive=, --archive) to restore it"
         return FilterNotFound(f"{self.where}: {text}")
 
@@ -161,9 +152,9 @@ class Session:
         self.keys = self.keys.of(config.shards)
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
-        self._config, self._first_view, self._builders = config, view, {}
-        self._turned_by_inserts = config.turned_by_inserts
-        self._digester = make_digester(config.normalize, config.hash, config.seed, config.rules)
+        self.uid, self.config, self._first_view, self._builders = config.uid, config, view, {}
+        self.turned_by_inserts, self.may_have_rows = config.turned_by_inserts, config.may_have_rows
+        self.digester = make_digester(config.normalize, config.hash, config.seed, config.rules)
 
     def view(self, shard: int) -> View:
         """Return the shard's live slices as they were last read; shard 0's if none were read of this shard."""
@@ -171,7 +162,7 @@ class Session:
 
     def call_builder(self, command: str, shard: int) -> CallBuilder:
         """Return the builder of a command's calls to a shard, for the live slices as they were last read."""
-        builders, view = self._builders, self.view(shard)
+        builders, view = self._builders, self._views.get(shard, self._first_view)
         made = builders.get((command, shard))
         if made is None or made.view is not view:
             made = builders[command, shard] = CallBuilder(command, self.config, self.keys.shard(shard), view)
@@ -205,17 +196,12 @@ class Session:
         likewise if the clocks disagree.
         """
         now, opened = self.clock_of(0).now(), fields.get("opened", "")
-        if self._turned_by_inserts and opened.isdecimal():
+        if self.turned_by_inserts and opened.isdecimal():
             before = (int(each) for each in fields.get("ahead", "").split() if each.isdecimal())
             self.rotation_timer.learn(self.config, max(int(opened), opened_by(now, int(opened), *before)), now)
             wrong = abs(now / 1000 - time.time()) > seconds_of(self.config.period or "") / 2  # which is to be noted
             if wrong or (self.config.retention == "rolling" and "history_1:" in fields["slices"]):
                 self.rotation_timer.check_in(seconds)
-
-    @property
-    def turns(self) -> bool:
-        """Whether this client turns the filter when a call is told that periods were missed."""
-        return self._turned_by_inserts and self.rotation_timer.turns
 
     def node_of(self, shard: int) -> str:
         """Return the name of the node that has a shard; while its slot has no master, ``GIVEN``."""

@@ -33,7 +33,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.blobs import Writer, verify
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
-from urifilter_redis.storage.records import write_dead_letters, write_forgotten, write_leases, write_replies
+from urifilter_redis.storage.records import KINDS, letters_of
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
 
 log = logging.getLogger("urifilter_redis")
@@ -206,18 +206,24 @@ class _Attempt:
         # Forgotten digests are read before and after the records, and both readings count. An item that is inserted
         # between the readings counts as new once more, so a client that lost its reply is not told "seen". An item that
         # is forgotten between the readings stays forgotten.
-        forgotten = self._writer()
-        yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
-        replies = self._writer()
-        yield from self._upload("HSCAN", self._keys.replies, write_replies, replies)
-        yield from self._upload("ZSCAN", self._keys.forgotten, _forgotten, forgotten)
+        writers = {kind: self._writer() for kind in KINDS}
+        forgotten = ("ZSCAN", self._keys.forgotten, KINDS["forgotten"].write, writers["forgotten"])
+        yield from self._upload(*forgotten)
+        yield from self._upload("HSCAN", self._keys.replies, KINDS["replies"].write, writers["replies"])
+        yield from self._upload(*forgotten)
         # Dead letters likewise: an item that is rejected, or offered once more, while leases are read is in one of the
         # two at least.
-        leases, letters = self._writer(), self._writer()
         if state.view.claims:
-            yield from self._upload("HSCAN", self._keys.of_dead_letters[0], write_dead_letters, letters)
-            yield from read_leases(session, self._keys.leases, lambda some: leases.append(write_leases(some)))
-            yield from self._upload("HSCAN", self._keys.of_dead_letters[0], write_dead_letters, letters)
+            leases, letters = KINDS["leases"], KINDS["dead_letters"]
+            rejected = ("HSCAN", self._keys.of_dead_letters[0], lambda some: letters.write(letters_of(some)))
+            yield from self._upload(*rejected, writers["dead_letters"])
+            yield from read_leases(
+                session, self._keys.leases, lambda some: writers["leases"].append(leases.write(some))
+            )
+            yield from self._upload(*rejected, writers["dead_letters"])
+        records = {}
+        for kind, writer in writers.items():
+            records[kind] = yield from writer.finish()
         return Checkpoint(
             format=FORMAT,
             filter=session.keys.name,
@@ -228,10 +234,7 @@ class _Attempt:
             begun=begun,
             state={field: meta[field] for field in _STATE if field in meta},
             bitmaps=bitmaps,
-            replies=(yield from replies.finish()),
-            forgotten=(yield from forgotten.finish()),
-            leases=(yield from leases.finish()),
-            dead_letters=(yield from letters.finish()),
+            records=records,
             config=self._config,
         )
 
@@ -276,10 +279,6 @@ class _Attempt:
             raise RotationConflict(f"{self._session.where}: it turned or was restored, or the server restarted")
         if now.checkpoint < before.checkpoint:
             raise RotationConflict(f"{self._session.where}: the server came back with older data")
-
-
-def _forgotten(pairs: list[tuple[bytes, Any]]) -> bytes:
-    return write_forgotten((digest, float(score)) for digest, score in pairs)
 
 
 def _slices(state: ShardState) -> tuple[object, ...]:

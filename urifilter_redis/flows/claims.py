@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from urifilter_redis.bloom.digest import shards_of, split
 from urifilter_redis.checks import check_flag, check_function, check_text
 from urifilter_redis.engine.batch import Batch, Key, Method
-from urifilter_redis.engine.holdings import Claim, ClaimOptions, Holdings
+from urifilter_redis.engine.holdings import Claim, Claiming, ClaimOptions, Committing, Holdings, Releasing
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import UriFilterError
@@ -45,7 +45,7 @@ def options_of_claim(
     key: Key = None,
     payload: Callable[[Any], object] | None = None,
     holdings: Holdings | None = None,
-) -> ClaimOptions:
+) -> Claiming:
     """Return the options of a claim.
 
     Args:
@@ -62,25 +62,27 @@ def options_of_claim(
         item = each if key is None else key(each)
         return Claim(item, item if payload is None else payload(each))
 
-    return ClaimOptions(holding, holdings, claim_of=claim_of)
+    return Claiming(holding, holdings, claim_of)
 
 
 def options_of_release(
     holding: Holding, delay: float, holdings: Holdings | None = None, *, failed: bool = False
-) -> ClaimOptions:
+) -> Releasing:
     """Return the options of a release; ``delay`` is in seconds.
 
     Raises:
         ValueError: the delay is not 0 to 604,800 seconds (7 days).
     """
     check_flag("failed", failed)
-    return ClaimOptions(holding, holdings, delay=round(check_delay(delay) * 1000), failed=failed)
+    return Releasing(holding, holdings, round(check_delay(delay) * 1000), failed)
 
 
-def reason_of(reason: str) -> bytes:
-    """Return as much of a reason as a note keeps."""
+def options_of_commit(holding: Holding, reason: str | None = None, holdings: Holdings | None = None) -> Committing:
+    """Return the options of a commit, which rejects the items for a ``reason``; a note keeps a part of a long one."""
+    if reason is None:
+        return Committing(holding, holdings)
     check_text("reason", reason)
-    return reason.encode(errors="replace")[:MOST_REASON].decode(errors="ignore").encode()
+    return Committing(holding, holdings, reason.encode(errors="replace")[:MOST_REASON].decode(errors="ignore").encode())
 
 
 def question(  # noqa: PLR0913, PLR0917 - what a caller may say
@@ -100,7 +102,7 @@ def question(  # noqa: PLR0913, PLR0917 - what a caller may say
     batch = batch_of(session, method.command, objects, retry, key=key, near=near, claim_options=claim_options)
     if batch.claim_options is None or batch.claim_options.holdings is not claim_options.holdings:
         raise ValueError("retry= takes what this very object of claims raised")
-    if (batch.claim_options.reason is None) != (claim_options.reason is None):
+    if batch.method != claim_options.method:
         raise ValueError(f"retry= takes what this very method raised, and not {batch.method}")
     if retry is not None and method.command == "claim" and not method.nearby:
         distrust(session, batch)
@@ -161,7 +163,7 @@ def commit(  # noqa: PLR0913 - likewise
 
     With a reason reject those that the holder has; the answer is -1 for the others.
     """
-    claim_options = ClaimOptions(holding, reason=None if reason is None else reason_of(reason))
+    claim_options = options_of_commit(holding, reason)
     return (yield from answer(session, "commit", items, key=key, call_key=call_key, claim_options=claim_options))
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, TypeAlias, TypeVar, cast
 
 from urifilter_redis.engine.batch import RELEASE, Batch, Key, call_to_resume, items_of
-from urifilter_redis.engine.holdings import ClaimOptions
+from urifilter_redis.engine.holdings import Releasing
 from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
@@ -57,7 +57,12 @@ def dead_letters_page(
     latest: list[tuple[int, bytes, str]] = []
     for shards in chunked(range(session.config.shards)):
         keys = [session.keys.shard(shard).of_dead_letters for shard in shards]
-        replies = yield from ask(session, *(_by_score(times, *each) for _, times in keys for each in ranges))
+        pages = (
+            ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(count), "WITHSCORES")
+            for _, times in keys
+            for most, least, count in ranges
+        )
+        replies = yield from ask(session, *pages)
         owners = (key for key, _ in keys for _ in ranges)
         latest += [
             (round(at), digest, key)
@@ -139,10 +144,6 @@ def _in_flight(session: Session, members: Sequence[tuple[ShardKeys, float, bytes
     return found
 
 
-def _by_score(times: str, most: float | str, least: float | str, limit: int) -> Arguments:
-    return ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(limit), "WITHSCORES")
-
-
 def retry(
     session: Session,
     items: Sequence[Any] | None,
@@ -165,11 +166,11 @@ def retry(
         digests = call_to_resume(error, Batch, "retry_dead_letters").digests
     else:
         digests = yield from _noted(session)
-    options = ClaimOptions(NO_HOLDER, again=True)
+    options = Releasing(NO_HOLDER, again=True)
     batch = batch_of(
         session, "release", digests, error, digester=lambda _: digests, claim_options=options, call_key=call_key
     )
-    if batch.claim_options is None or not batch.claim_options.again:
+    if batch.method != options.method:
         raise ValueError(f"retry= takes what retry_dead_letters raised, and not {batch.method}")
     batch.term = RELEASE.term
     return cast("list[int]", (yield from resolve(session, batch)).answers)

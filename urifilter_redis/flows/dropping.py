@@ -30,9 +30,6 @@ from urifilter_redis.storage.registry import read_registration, unregister
 #: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16
 
-#: Most keys that one call deletes; each may be a bitmap, which takes the server 1 ms to free.
-KEYS_A_CALL = 4
-
 
 def drop(session: Session, *, keep_archive: bool = False, uid: str = "") -> Flow[bool]:
     """Remove the filter with all its keys, even if some are lost; return whether there was anything to remove.
@@ -254,16 +251,22 @@ def _delete(
 
     ``metas`` has the ``meta`` of each shard, which has the shard's identity. It also tells the keys of a shard that is
     not in ``left``; for a shard without ``meta``, ``first`` does, the ``meta`` of shard 0.
+
+    The calls are not for one pipeline: each takes the server some ms, and it can serve others between two.
     """
-    made = []
+    refused: list[ShardKeys] = []
+    removed = 0
     for keys, meta in metas.items():
         last = [keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, keys.meta]
         doomed = left.get(keys) or _keys_of(keys, meta or first)
-        in_order = [key for key in doomed if key not in last] + last
-        made += [(keys, calls.drop("delete", meta, keys, each)) for each in chunked(in_order, KEYS_A_CALL)]
-    replies = yield from ask(session, *(call for _, call in made))
-    refused = dict.fromkeys(keys for (keys, _), reply in zip(made, replies, strict=True) if reply < 0)
-    return list(refused), sum(reply for reply in replies if reply > 0)
+        slices = [key for key in doomed if key not in last]
+        for some in (*chunked(slices, calls.segments_freed((meta or first).get("layout"))), last):
+            (reply,) = yield from ask(session, calls.drop("delete", meta, keys, some))
+            if reply < 0:
+                refused.append(keys)
+                break
+            removed += reply
+    return refused, removed
 
 
 def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from urifilter_redis.engine.queries import ask
@@ -92,6 +93,7 @@ def finish_next(session: Session, shard: int, state: ShardState) -> Flow[None]:
         count = b"%d" % (32 * today.whole.size if items is None else items)  # full bitmaps have room for any number
     made = calls.build("finish", keys, state, number=piece_count(state), oldest=oldest, data=count)
     yield from ask(session, made)
+    session.freed_at = monotonic() + made.frees_for
 
 
 def _archive(session: Session, shard: int, state: ShardState) -> Flow[None]:

@@ -276,18 +276,21 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
 
 
 def _read_module(session: Session, keys: ShardKeys, parts: Sequence[Part]) -> Flow[list[int]]:
-    """Note the fill and the rate of slices of layout redisbloom, newest first; return their lengths, oldest first.
+    """Note the fill and the rate of slices of layout redisbloom, newest first.
 
-    The length of one that is missing, or was made by another program, is 0.
+    Return the lengths of their segments, oldest slice first: 0 of one that is missing, or was made by another program.
     """
-    lengths = []
-    for part in parts:
-        reserved = part.slice.units
-        items = yield from items_in_module(session, keys.slice(part.slice.name), part.slice)
-        part.fill = module_fill(items or 0, reserved, part.share)
-        part.rate = module_rate(items or 0, reserved, part.share)
-        lengths.append(0 if items is None else part.slice.size)
-    return lengths[::-1]
+    lengths: list[int] = []
+    for part in reversed(parts):
+        reserved, row = part.slice.units, part.slice.segments
+        items: list[int] = []
+        for key in map(keys.slice, part.slice.names):
+            found = yield from items_in_module(session, key, part.slice)
+            items.append(found or 0)
+            lengths.append(0 if found is None else part.slice.size)
+        part.fill = math.fsum(module_fill(each, reserved, part.share) for each in items) / row
+        part.rate = math.fsum(module_rate(each, reserved, part.share) for each in items) / row
+    return lengths
 
 
 def _check_nothing_lost(session: Session, shards: Sequence[_Shard]) -> None:

@@ -22,9 +22,9 @@ from urifilter_redis.engine.batch import (
     items_of,
     with_batch,
 )
-from urifilter_redis.engine.combined_call import CombinedCall, PendingCall, Turn
+from urifilter_redis.engine.combined_call import CombinedCall, PendingCall
 from urifilter_redis.engine.holdings import CLAIM_COMMANDS, ClaimOptions, Holdings
-from urifilter_redis.engine.retry import Request, exchange
+from urifilter_redis.engine.retry import Request, Turn, exchange
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import AnswerLost, BadItem, ServerFull, UriFilterError
 from urifilter_redis.flows.auto_rotate import auto_rotate, turn_missed
@@ -35,7 +35,7 @@ from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.claims import CLAIMS_A_CALL
 
 if TYPE_CHECKING:
-    from urifilter_redis.engine.near_cache import CallInFlight, NearCache
+    from urifilter_redis.engine.near_cache import NearCache
     from urifilter_redis.engine.session import Session
 
     _Window: TypeAlias = tuple[Sequence[OpenCall], Sequence[Request]]
@@ -148,7 +148,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         digests,
         shards=config.shards,
         cut=functools.partial(_call_size, session, command, call_key is not None),
-        ordered=config.may_have_rows,
+        ordered=session.may_have_rows,
         client=session.ids.client,
         max_age=max_age or 0,
         key=key,
@@ -156,8 +156,8 @@ def batch_of(  # noqa: PLR0913 - likewise
         claim_options=claim_options,
         part=PART if near is None and claim_options is None and call_key is None else None,
     )
-    if call_key is not None and batch.writes:
-        batch.name_calls(call_key, lambda shard: session.clock_of(shard).now())
+    if call_key is not None and batch.writes and batch.open:
+        batch.name_calls(call_key, config.shards, lambda shard: session.clock_of(shard).now())
     return batch
 
 
@@ -170,7 +170,7 @@ def combined_of(session: Session, singles: Sequence[PendingCall]) -> CombinedCal
         [single.batch.packed for single in singles],
         shards=session.config.shards,
         cut=functools.partial(_call_size, session, first.command, False),  # noqa: FBT003 - under no call key
-        ordered=session.config.may_have_rows,
+        ordered=session.may_have_rows,
         client=session.ids.client,
         max_age=first.max_age,
     )
@@ -202,7 +202,7 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
 def distrust(session: Session, batch: Batch) -> None:
     """Open calls for the items of a batch that the near cache has answered; see ``Batch.distrust``."""
     config, cut = session.config, functools.partial(_call_size, session, batch.command, False)  # noqa: FBT003
-    batch.distrust(config.shards, cut, ordered=config.may_have_rows)
+    batch.distrust(config.shards, cut, ordered=session.may_have_rows)
 
 
 def new_pairs(batch: Batch) -> list[tuple[Any, bytes]]:
@@ -243,18 +243,21 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
     Args:
         session: the filter's session.
         batch: the batch.
-        turn: the callers that wait for the end of this batch; None: there are none.
+        turn: the turn in which the batch is sent; None: no caller waits for its end.
 
     Raises:
         AnswerLost: some calls may have run and have no answer; the error has the answers that arrived.
         UriFilterError: some calls failed; the error has the answers that arrived.
     """
-    forgets = session.near if batch.method in FORGETTING else None
+    near = session.near
+    forgets = near if near is not None and batch.method in FORGETTING else None
     if forgets is not None:
         forgets.forget(batch.digests)
     try:
         failed: dict[OpenCall, UriFilterError] = {}
-        if len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
+        if batch.first is not None and batch.first in batch.open:
+            failed = yield from _ask_window(session, batch, [batch.first])
+        if not failed and len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
             failed = yield from _ask_windows(session, batch)
         while batch.open and not failed:
             failed = yield from _ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
@@ -346,30 +349,24 @@ def _ask_window(
     near, claim_options = batch.near, batch.claim_options
     requests = list(map(functools.partial(_request, session, batch), window))
     questions = () if near is None else [near.begin(call.digests or split(call.packed)) for call in window]
-    callers = None if turn is None else _Callers(session, batch, window, requests, turn)
-    holdings = None if claim_options is None else claim_options.holdings
-    if holdings is not None:
+    if turn is not None:
+        turn.send(window, requests, functools.partial(_note_answers, session, batch, window, requests))
+    if claim_options is not None:
         for call in window:
-            holdings.begin(call.shard, call)
+            claim_options.begin(call.shard, call)
     try:
-        yield from exchange(session, requests, callers)
+        yield from exchange(session, requests, turn)
     finally:
         if near is not None:
-            _learn(near, batch, questions, requests)
+            # before the answers are noted: the near cache takes in all of them, or none
+            least = 0 if batch.command in FINAL else 1
+            for question, request in zip(questions, requests, strict=True):
+                near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
         missed = _note_answers(session, batch, window, requests)
-        if claim_options is not None and holdings is not None:
+        if claim_options is not None:
             for call, request in zip(window, requests, strict=True):
-                if request.in_doubt:
-                    claim_options.doubt(batch.command, call.shard, call.packed)
-                holdings.end(call.shard, call, answered=request.answered, in_doubt=request.in_doubt)
+                claim_options.end(call.shard, call, call.packed, answered=request.answered, in_doubt=request.in_doubt)
     return (yield from _handle_missed(session, missed)) if missed else {}
-
-
-def _learn(near: NearCache, batch: Batch, questions: Sequence[CallInFlight], requests: Sequence[Request]) -> None:
-    """Let the near cache take in the answers of a window, before they are noted: then all of them are, or none."""
-    least = 0 if batch.command in FINAL else 1
-    for question, request in zip(questions, requests, strict=True):
-        near.end(question, request.reply[: len(question.digests)] if request.answered else (), least)
 
 
 def _note_answers(
@@ -387,13 +384,13 @@ def _note_answers(
         elif call in batch.open:
             claim_options, answers, rest = batch.claim_options, request.reply, None
             if claim_options is not None:
-                answers = claim_options.learn(batch.command, call.positions, answers)
+                answers = claim_options.learn(call.positions, answers)
             if UNANSWERED in answers:
                 answers, rest = _answered(session, call, answers)
             batch.close(call, answers, rest)
             call.in_doubt = False
             if claim_options is not None:
-                claim_options.note(batch.command, call.shard, call.packed, call.positions, answers)
+                claim_options.note(call.shard, call.packed, call.positions, answers)
             if call.call_id is not None:
                 session.ids.release(call.call_id)
     return missed
@@ -446,35 +443,8 @@ def _request(session: Session, batch: Batch, call: OpenCall) -> Request:
 def _call(session: Session, batch: Batch, call: OpenCall, _: Request) -> Call:
     call_id = calls.NO_CALL_ID
     if call.call_id is not None:
-        turns = batch.command in TURNING and session.turns
+        turns = batch.command in TURNING and session.turned_by_inserts and session.rotation_timer.turns
         call_id = call.call_id.text(waits=session.wait_replicas > 0, turns=turns)
     if batch.claim_options is not None:
-        config, keys, view = session.config, session.keys.shard(call.shard), session.view(call.shard)
-        return batch.claim_options.call(batch.command, config, keys, view, call_id, call.packed, call.positions)
+        return batch.claim_options.call(session, call.shard, call_id, call.packed, call.positions)
     return session.call_builder(batch.command, call.shard).call(call_id, call.packed, batch.max_age)
-
-
-class _Callers:
-    """The callers that wait for one window, for ``exchange``; see ``retry.Callers``."""
-
-    __slots__ = ("_asked", "_turn")
-
-    def __init__(
-        self, session: Session, batch: Batch, window: Sequence[OpenCall], requests: Sequence[Request], turn: Turn
-    ) -> None:
-        self._asked, self._turn = (session, batch, window, requests), turn
-
-    @property
-    def began(self) -> float:
-        return self._turn.began
-
-    def leave(self, request: Request, before: float, error: UriFilterError) -> None:
-        _, _, window, requests = self._asked
-        call = window[requests.index(request)]
-        call.sent = call.sent or request.sent
-        if not self._turn.leave(call, before, error):
-            request.error = error
-
-    def repeat(self, waiting: Sequence[Request]) -> None:
-        _note_answers(*self._asked)
-        self._turn.repeat({request.shard for request in waiting if request.shard is not None})

@@ -59,8 +59,10 @@ def loss_in(states: Sequence[ShardState]) -> Loss | None:
 def loss_text(loss: Loss, shards: int, name: str) -> str:
     """Return the facts and the advice about a loss of filter ``name``, which has so many shards."""
     lost = "its bitmap was lost, or older, and is" if shards == 1 else f"{loss.shards} of {shards} shards are"
-    since = "without a checkpoint, so everything" if loss.since is None else f"as of {_moment(loss.since)}: what"
-    again = f"{since} was inserted after that" if loss.since is not None else f"{since} that it had"
+    again = "without a checkpoint, so everything that it had"
+    if loss.since is not None:
+        since = dt.datetime.fromtimestamp(loss.since, dt.UTC)
+        again = f"as of {since:%Y-%m-%d %H:%M:%S} UTC: what was inserted after that"
     advice = f"find out why, then run urifilter acknowledge {name}"
     return f"{lost} restored from the archive {again} may be answered new once more: {advice}"
 
@@ -87,7 +89,3 @@ def acknowledge(session: Session) -> Flow[int]:
 def _times(state: ShardState) -> tuple[int, int]:
     at, begun = map(int, state.lost.split(":"))
     return at, begun
-
-
-def _moment(time: float) -> str:
-    return f"{dt.datetime.fromtimestamp(time, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -83,7 +83,10 @@ def archive_bitmaps(  # noqa: PLR0913 - each is needed
 
 
 def items_in_module(session: Session, key: str, slice_: Slice) -> Flow[int | None]:
-    """Return the number of items of a slice of layout redisbloom; None: it is missing, or another program made it."""
+    """Return the number of items of a segment of a slice of layout redisbloom, whose key is given.
+
+    None: it is missing, or another program made it.
+    """
     request = Request.of(("BF.INFO", key))
     yield from exchange(session, [request])
     if request.error is not None:

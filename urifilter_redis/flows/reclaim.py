@@ -76,7 +76,9 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
     try:
         for some in chunked([*range(first, shards), *range(first)], INSPECTED_AT_ONCE):
             for shard in (yield from _inspect(session, holdings, some, record)):
-                yield from _reclaim_shard(session, holdings, shard, made)
+                part = 0
+                while len(made.found) < made.limit and (yield from _reclaim_part(session, holdings, shard, made, part)):
+                    part += 1
             if len(made.found) >= made.limit:
                 break
         else:
@@ -149,12 +151,6 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
         elif (dies is not None and dies <= now) or too_long:
             due.append(shard)
     return [*again, *due]
-
-
-def _reclaim_shard(session: Session, holdings: Holdings, shard: int, made: Round) -> Flow[None]:
-    part = 0
-    while len(made.found) < made.limit and (yield from _reclaim_part(session, holdings, shard, made, part)):
-        part += 1
 
 
 def _reclaim_part(session: Session, holdings: Holdings, shard: int, made: Round, part: int) -> Flow[int]:

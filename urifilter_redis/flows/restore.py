@@ -275,9 +275,7 @@ class _Restorer:
             slices = planned.state.view.slices
             total += sum(each.size for each in slices for name in each.names if name not in kept)
             last = found.archived.checkpoint
-            total += (
-                sum(piece.length for each in (last.leases, last.dead_letters) for piece in each.pieces) if last else 0
-            )
+            total += last.records["leases"].size + last.records["dead_letters"].size if last else 0
         return total
 
     def give_up(self) -> Flow[None]:

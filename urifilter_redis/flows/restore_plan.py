@@ -21,14 +21,7 @@ from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.meta import Closed, ShardState, View
 from urifilter_redis.storage.blobs import read_records
 from urifilter_redis.storage.documents import Checkpoint, Manifest
-from urifilter_redis.storage.records import (
-    Lease,
-    forgotten_at,
-    record_time,
-    split_forgotten,
-    split_leases,
-    split_replies,
-)
+from urifilter_redis.storage.records import Lease, forgotten_at, record_time
 
 #: Most records or digests of one call.
 ENTRIES_A_CALL = 500
@@ -253,7 +246,7 @@ class Records:
         """
         name, key = self._session.keys.name, self._session.keys.shard(shard).forgotten
         if last is not None:
-            yield from read_records(self._backend, name, last.replies, split_replies, partial(self._entries, "replies"))
+            yield from read_records(self._backend, name, last, "replies", partial(self._entries, "replies"))
         if forgotten == "both" and last is not None and worked:
             theirs: set[bytes] = set()
 
@@ -261,12 +254,12 @@ class Records:
                 theirs.update(digest for digest, _ in entries)
                 yield from self._beat()
 
-            yield from read_records(self._backend, name, last.forgotten, split_forgotten, note)
+            yield from read_records(self._backend, name, last, "forgotten", note)
             yield from self._unforget(shard, theirs, last.begun)
         elif forgotten != "ours":
             yield from self._refill("remove", slices=[key])
             if last is not None:
-                yield from read_records(self._backend, name, last.forgotten, split_forgotten, self._forget)
+                yield from read_records(self._backend, name, last, "forgotten", self._forget)
 
     def restore_leases(self, shard: int, last: Checkpoint | None, leases: str, claims: int) -> Flow[None]:
         """Restore the items in flight, and let each holder live for the longest lease from now.
@@ -289,11 +282,9 @@ class Records:
 
         yield from read_leases(session, keys.leases, keep)
         if last is not None and not (there and leases == "ours"):
-            restore = partial(self._leases, claims)
-            yield from read_records(self._backend, session.keys.name, last.leases, split_leases, restore)
-            yield from read_records(
-                self._backend, session.keys.name, last.dead_letters, split_leases, self._dead_letters
-            )
+            name = session.keys.name
+            yield from read_records(self._backend, name, last, "leases", partial(self._leases, claims))
+            yield from read_records(self._backend, name, last, "dead_letters", self._dead_letters)
 
     def _leases(self, claims: int, leases: Sequence[Lease]) -> Flow[None]:
         for some in _calls_of(leases):

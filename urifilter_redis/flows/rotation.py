@@ -18,7 +18,7 @@ from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.checks import check_flag, check_whole
 from urifilter_redis.engine.queries import ask, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
-from urifilter_redis.engine.steps import REST, Flow
+from urifilter_redis.engine.steps import REST, Flow, Pause
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerFull, ServerUnavailable, UriFilterError
 from urifilter_redis.flows.history import archive_closed, build_next, finish_next
 from urifilter_redis.flows.turn import Due, Left, Turn, left_of, next_due, read_states, shard_0_last, top_epoch
@@ -324,7 +324,13 @@ def _expire(session: Session, shard: int) -> Flow[None]:
 
 
 def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
-    """Turn a shard; return False if another process has turned it, or a period has not passed."""
+    """Turn a shard; return False if another process has turned it, or a period has not passed.
+
+    First it waits until the server has freed what the turn of another shard let go. So the bitmaps of one shard more
+    than all live ones are there at once, as ``plan`` says.
+    """
+    if (wait := session.freed_at - time.monotonic()) > 0:
+        yield Pause(wait)
     for call in turn.calls(session):
         request = Request.of(call)
         yield from exchange(session, [request])
@@ -338,5 +344,7 @@ def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
             if isinstance(request.error, ServerFull):
                 yield from turn.free(session)
             raise request.error
+        if call.frees_for:
+            session.freed_at = time.monotonic() + call.frees_for
         yield REST
     return True

@@ -115,8 +115,11 @@ class Turn:
         kept = [*live[len(live) + 1 - len(after) :], self.new]
         names = [name for each, slice_ in zip(after, kept, strict=True) for name in replace(slice_, name=each).names]
         gone = [name for each in live if each.name not in after for name in each.names]
-        going = sum(each.segments for each in live[: len(live) + 1 - len(after)])
-        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > calls.SEGMENTS_FREED else []
+        going, most = (
+            sum(each.segments for each in live[: len(live) + 1 - len(after)]),
+            calls.segments_freed(config.layout),
+        )
+        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > most else []
         rate = slice_share(config, self.state.epoch + 1) if config.layout == REDISBLOOM else None
 
         def built(step: str, *, number: int = 0) -> Call:
@@ -145,7 +148,7 @@ class Turn:
         It could not serve any writer before they are gone. If another process is making them too, it does so again.
         """
         row = replace(self.new, name="today_next").names
-        for names in chunked(row, calls.SEGMENTS_FREED):
+        for names in chunked(row, calls.segments_freed(session.config.layout)):
             yield from ask(session, ("UNLINK", *map(session.keys.shard(self.shard).slice, names)))
             yield REST
 

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, Self
 
 from urifilter_redis.base_blocking import connect
+from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.flows.importing import has_members, look_at_set, read_members
 from urifilter_redis.flows.items import WINDOW
-from urifilter_redis.protocol.keys import DEFAULT_PREFIX
 
 #: The COUNT of one SSCAN. A reply may have a few members more, which shall not need a further call.
 MEMBERS_A_SCAN = WINDOW - WINDOW // 50
@@ -139,7 +139,7 @@ class SetSource:
     raw = True
 
     def __init__(self, key: bytes, *, redis: str | None = None, timeouts: Timeouts | None = None) -> None:
-        self._connector, self._session = connect(None, redis, DEFAULT_PREFIX, timeouts)
+        self._connector, self._session = connect(ClientOptions("any", redis=redis, timeouts=timeouts), alone=True)
         self._key = key
         try:
             self._found = drive(look_at_set(self._session, key), self._connector)

@@ -65,6 +65,7 @@ class CallId(NamedTuple):
         started: the server time at which the id was made, ms.
         keyed: whether the id was made from a ``CallKey``; then every process that repeats the request makes it too.
         node: the name of the server by whose clock it was started.
+        request: of a part of a keyed request, the digest of the whole, 16 hex digits; else empty.
     """
 
     client: str
@@ -73,6 +74,7 @@ class CallId(NamedTuple):
     started: int
     keyed: bool = False
     node: str = ""
+    request: str = ""
 
     @property
     def key(self) -> str:
@@ -85,7 +87,7 @@ class CallId(NamedTuple):
         ``waits``: the caller waits for replicas to have the answer. ``turns``: it turns the shard if periods were
         missed.
         """
-        marks = f"{'+' if waits else ''}{'*' if turns else ''}"
+        marks = f"{'+' if waits else ''}{'*' if turns else ''}{self.request and f'={self.request}'}"
         return f"{self.client}/{self.slot}/{self.sequence}/{self.started + CALL_LIFE}{marks}"
 
     def __str__(self) -> str:
@@ -122,6 +124,11 @@ class CallKey:
     text: str
     scope: str = ""
     of_items: bool = False
+
+    @property
+    def is_slot(self) -> bool:
+        """Whether the text is ``client/slot/sequence``."""
+        return _KEY.fullmatch(self.text) is not None
 
     def call_id(self, command: str, packed: bytes, part: int, started: int) -> CallId:
         """Make the id of one call of a request at server time ``started``, ms.

@@ -39,6 +39,12 @@ EXPIRED_A_CALL = 5000
 #: Most segments that one command frees, because each takes the server 1 ms; see ``lua/turn.lua``, too.
 SEGMENTS_FREED = 4
 
+#: Likewise of layout redisbloom, where each takes 10 ms.
+SEGMENTS_OF_MODULE_FREED = 1
+
+#: Seconds between the ends of segments that a script lets expire.
+APART = 0.1
+
 #: Seconds for which one process leases the rotations of a filter (see ``lease_of``). It renews the lease while it
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
@@ -55,26 +61,35 @@ class Call:
     keys: tuple[str, ...]
     args: Arguments
 
+    @property
+    def frees_for(self) -> float:
+        """Seconds until the server has freed all segments that the script lets expire; 0: it lets none expire."""
+        going = sum(":gone:" in key for key in self.keys)
+        return APART * (going + 2) if going else 0.0  # Redis looks for what has expired ten times a second
+
     def command(self) -> Arguments:
         """Return EVALSHA and its arguments."""
         return ("EVALSHA", self.script.sha1, str(len(self.keys)), *self.keys, *self.args)
 
 
 class SegmentNames:
-    """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to."""
+    """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to.
 
-    __slots__ = ("_all", "_rows", "_shards")
+    Attributes:
+        all: the keys for any items; None: slices have several segments, so that it depends on the items.
+    """
+
+    __slots__ = ("_rows", "_shards", "all")
 
     def __init__(self, config: Config, keys: ShardKeys, view: View) -> None:
         self._shards = config.shards
-        rows = [tuple(map(keys.slice, each.names)) for each in view.slices]
-        self._rows = None if all(len(row) == 1 for row in rows) else rows
-        self._all = tuple(key for row in rows for key in row)
+        self._rows = [tuple(map(keys.slice, each.names)) for each in view.slices]
+        self.all = None if any(len(row) > 1 for row in self._rows) else tuple(key for (key,) in self._rows)
 
     def of(self, digests: Sequence[bytes] | bytes) -> tuple[str, ...]:
         """Return the keys for items of the shard, given by their digests."""
-        if self._rows is None:
-            return self._all
+        if self.all is not None:
+            return self.all
         packed, found = digests if isinstance(digests, bytes) else b"".join(digests), []
         for row in self._rows:  # the segments of a shard are neighbours
             count = len(row)
@@ -104,8 +119,10 @@ class CallBuilder:
 
     def call(self, call_id: str, digests: Sequence[bytes] | bytes, max_age: int = 0) -> Call:
         """Build the call; see ``items``."""
-        items = ("bin", digests) if isinstance(digests, bytes) else encoded(digests)  # spares the usual case a call
-        return Call(self._script, self._first + self._names.of(digests), (self._uid, call_id, str(max_age), *items))
+        # as ``encoded`` and ``SegmentNames.of``, which the usual case is spared
+        items, names = ("bin", digests) if isinstance(digests, bytes) else encoded(digests), self._names.all
+        keys = self._first + (self._names.of(digests) if names is None else names)
+        return Call(self._script, keys, (self._uid, call_id, str(max_age), *items))
 
 
 def items(  # noqa: PLR0913, PLR0917 - the header of the scripts has as many
@@ -143,6 +160,11 @@ def items_a_call(config: Config, live: int) -> int:
     if config.retention == "growing":  # a call with more items than an empty slice holds would fit into no slice
         most = min(most, segment_capacity(config.capacity, config.segments) * config.today.segments)
     return max(1, most)
+
+
+def segments_freed(layout: str | None) -> int:
+    """Return the most segments that one command frees; None: it is not known of which layout they are."""
+    return SEGMENTS_OF_MODULE_FREED if layout in {REDISBLOOM, None} else SEGMENTS_FREED
 
 
 def create(step: str, config: Config, keys: ShardKeys, fields: Sequence[str] = ()) -> Call:

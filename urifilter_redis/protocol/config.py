@@ -277,7 +277,7 @@ class Config(Shape):
     @property
     def may_have_rows(self) -> bool:
         """Whether a slice of a shard may have several segments: those of a growing filter get them as it grows."""
-        return self.segments > self.shards or (self.retention == "growing" and self.layout != REDISBLOOM)
+        return self.segments > self.shards or self.retention == "growing"
 
     @property
     def settings(self) -> FilterSettings:

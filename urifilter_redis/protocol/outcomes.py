@@ -93,7 +93,8 @@ class Decided:
     pause: float = 0.0
 
 
-_NO_REPLIES = (Decided, RedisError, Unanswered, Unsent)
+#: The kinds of outcomes that are no answers.
+NO_ANSWERS = (Decided, RedisError, Unanswered, Unsent)
 
 #: The error words of the scripts that end a call, and the exception of each.
 SCRIPT_ERRORS: Mapping[str, type[UriFilterError]] = {
@@ -194,7 +195,7 @@ _STALE = re.compile(
 
 def decide(outcome: Any) -> Decision:
     """Return the decision about the outcome of a command (see ``steps.Send``)."""
-    if not isinstance(outcome, _NO_REPLIES):
+    if not isinstance(outcome, NO_ANSWERS):
         return Decision.ANSWERED
     if isinstance(outcome, Decided):
         return outcome.decision

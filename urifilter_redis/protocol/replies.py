@@ -54,10 +54,6 @@ def _text_or_none(_: Arguments, reply: Any) -> bool:
     return reply is None or type(reply) is bytes
 
 
-def _ok(_: Arguments, reply: Any) -> bool:
-    return bool(reply == b"OK")
-
-
 def _list(_: Arguments, reply: Any) -> bool:
     return type(reply) is list
 
@@ -104,7 +100,7 @@ def _number_or_fields(arguments: Arguments, reply: Any) -> bool:
 
 #: The shapes of the replies to the plain commands.
 SHAPES: Mapping[str | bytes, Shape] = {
-    **dict.fromkeys(("ASKING", "READONLY", "READWRITE"), _ok),
+    **dict.fromkeys(("ASKING", "READONLY", "READWRITE"), lambda _, reply: bool(reply == b"OK")),
     **dict.fromkeys(
         ("BITCOUNT", "EXISTS", "EXPIRE", "HDEL", "HEXISTS", "HSETNX", "SADD", "SCARD", "SISMEMBER"), _number
     ),

@@ -11,10 +11,9 @@ from typing import Any
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
 from urifilter_redis.checks import check_flag, check_function, check_text
-from urifilter_redis.engine.batch import CLAIM_AGES, RELEASE, Key, Method, listed
+from urifilter_redis.claiming.base import ClaimsBackend
+from urifilter_redis.engine.batch import CLAIM_AGES, COMMIT, RELEASE, Key, Method, listed
 from urifilter_redis.engine.holdings import Claim, Found, Holdings
-from urifilter_redis.engine.looks import shared
-from urifilter_redis.engine.pending import Pending
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.protocol.claims import (
@@ -113,8 +112,8 @@ class ClaimsCall(APICall):
         return cuts(weights)
 
 
-class HTTPClaims:
-    """A backend that asks the HTTP service; see ``claiming.claims_backend.ClaimsBackend``.
+class HTTPClaims(ClaimsBackend[ClaimsCall]):
+    """A backend that asks the HTTP service.
 
     Args:
         api: the service.
@@ -127,23 +126,8 @@ class HTTPClaims:
 
     def __init__(self, api: API, filter_typeid: str, lease: float) -> None:
         check_text("filter_typeid", filter_typeid)
-        self._api, self.name = api, filter_typeid
-        self.holdings = Holdings(check_lease(lease))
-
-    @property
-    def where(self) -> str:
-        """The service."""
-        return self._api.session.where
-
-    @property
-    def patience(self) -> float:
-        """Seconds after which a flow gives up."""
-        return self._api.session.total
-
-    @property
-    def pending(self) -> Pending[Any]:
-        """The calls whose caller has no answers yet."""
-        return self._api.session.pending
+        super().__init__(filter_typeid, api.session, Holdings(check_lease(lease)))
+        self._api = api
 
     def names_of(self, items: Sequence[Any]) -> list[tuple[int, bytes]]:
         """Return the only shard, and the bytes of each item."""
@@ -157,39 +141,22 @@ class HTTPClaims:
         payload: Callable[[Any], object] | None,
         retry: UriFilterError | None,
     ) -> ClaimsCall:
-        """Make the call of a method that claims."""
         check_function("payload", payload)
         payloads = None if payload is None else [payload(each) for each in objects]
         return self._call(method, objects, key, retry, payloads=payloads)
 
     def committing(
-        self,
-        method: Method[Any],
-        objects: Sequence[Any],
-        key: Key,
-        retry: UriFilterError | None,
-        *,
-        reason: str | None = None,
+        self, objects: Sequence[Any], key: Key, retry: UriFilterError | None, reason: str | None = None
     ) -> ClaimsCall:
-        """Make the call of a method that commits."""
-        return self._call(method, objects, key, retry, {} if reason is None else {"reason": reason})
+        return self._call(COMMIT, objects, key, retry, {} if reason is None else {"reason": reason})
 
-    def releasing(  # noqa: PLR0913 - what a caller may say
-        self,
-        method: Method[Any],
-        objects: Sequence[Any],
-        key: Key,
-        retry: UriFilterError | None,
-        *,
-        delay: float,
-        failed: bool,
+    def releasing(
+        self, objects: Sequence[Any], key: Key, retry: UriFilterError | None, *, delay: float, failed: bool
     ) -> ClaimsCall:
-        """Make the call of a method that releases."""
         check_flag("failed", failed)
-        return self._call(method, objects, key, retry, {"delay": check_delay(delay), "failed": failed})
+        return self._call(RELEASE, objects, key, retry, {"delay": check_delay(delay), "failed": failed})
 
     def resolve(self, question: ClaimsCall) -> Flow[ClaimsCall]:
-        """Get all answers of a call."""
         return self._api.resolve(question)
 
     def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
@@ -200,14 +167,10 @@ class HTTPClaims:
                 self.holdings.drop(SHARD, encoded)
 
     def unresolved(self) -> list[FilterAPIError]:
-        """Return an error of each call that was interrupted."""
         return self._api.unresolved(self.holdings)
 
-    def reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
-        """Claim at most ``limit`` items; a failure after some were found ends the call, and is not raised."""
-        return shared(self.holdings, limit, self.patience, self._reclaim(limit, found))
-
     def _reclaim(self, limit: int, found: Found) -> Flow[list[Claim]]:
+        """Do as the base class has it; a failure after some items were found ends the call, and is not raised."""
         begun = self.holdings.begin_round()
         self.holdings.partial = True
         try:
@@ -222,7 +185,6 @@ class HTTPClaims:
         return [claim for _, _, claim in found]
 
     def read_outstanding(self, within: float | None) -> Flow[None]:  # noqa: ARG002 - one request reads all
-        """Ask how many items others have."""
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
@@ -237,9 +199,8 @@ class HTTPClaims:
             yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
-        """Release all items in flight."""
         items = [claim.item for claim in self.holdings.claims]
-        call = self.releasing(RELEASE, items, None, None, delay=delay, failed=False)
+        call = self.releasing(items, None, None, delay=delay, failed=False)
         yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:

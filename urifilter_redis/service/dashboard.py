@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from urifilter_redis._version import __version__
@@ -26,6 +26,7 @@ from urifilter_redis.service import BEGAN_VARIABLE
 from urifilter_redis.service.bodies import PageQuery
 from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.filters import Filters, Measured
+from urifilter_redis.service.responses import Row
 from urifilter_redis.service.sampling import Sampler, Series, now_in
 from urifilter_redis.service.tokens import EVERYTHING, Token
 
@@ -51,11 +52,11 @@ REDIS_AGE = 60.0
 #: The times that are plotted, in seconds.
 SPANS = {"hour": HOUR, "day": DAY}
 
-#: The figures of a filter that the overview has as ``info()`` has them.
-_FIGURES = (
-    *("retention", "layout", "slices", "period", "shards", "write", "expire_after", "archive", "phase", "error_rate"),
-    *("error_rate_now", "fill", "memory", "checkpointed", "next_rotation", "epoch"),
-)
+#: The figures of a row that are not what ``info()`` has under their names: see ``Overview._figures``.
+OTHERWISE = {"capacity", "live_slices", "claims"}
+
+_OF_INFO = {each.name for each in fields(FilterInfo)} - OTHERWISE
+_FIGURES = [each for each in Row.model_fields if each in _OF_INFO]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Overview:
         """Return the state of a filter, its row of the overview, and its samples; raises UriFilterError."""
         measured = await self._filters.measured(name)
         row, series = await self._figures(name, measured)
-        return measured, {"name": name, **row}, series
+        return measured, row, series
 
     async def _look(self) -> Glance:
         began = time.monotonic()
@@ -139,7 +140,7 @@ class Overview:
             return self._known.get(name) or {"name": name, "problems": [reading]}
         error = task.exception()
         if error is None:
-            return {"name": name, **task.result()}
+            return task.result()
         if not isinstance(error, UriFilterError):
             raise error
         refusal = refusal_of(error)
@@ -165,8 +166,11 @@ def plotted(series: Sequence[Sample], seconds: float, now: float) -> dict[str, l
     if seconds > HOUR:
         buckets = {each.minute // samples.COARSE: each for each in reversed(some)}
         some = sorted(buckets.values(), key=lambda sample: sample.at)
-    before = [None, *some]
-    speeds = [None if first is None else _speed(first, last) for first, last in zip(before, some, strict=False)]
+    pairs = zip([None, *some], some, strict=False)
+    speeds = [
+        None if first is None or last.total < first.total else (last.total - first.total) / (last.at - first.at)
+        for first, last in pairs
+    ]
     return {
         "at": [each.at for each in some],
         "items": [each.items for each in some],
@@ -174,10 +178,6 @@ def plotted(series: Sequence[Sample], seconds: float, now: float) -> dict[str, l
         "fill": [each.fill for each in some],
         "error_rate": [each.error_rate for each in some],
     }
-
-
-def _speed(first: Sample, last: Sample) -> float | None:
-    return (last.total - first.total) / (last.at - first.at) if last.total >= first.total else None
 
 
 def _is_over(task: asyncio.Task[Glance]) -> bool:

@@ -127,11 +127,15 @@ _GAUGES = (
         "Seconds since the last checkpoint began.",
         lambda m: _since(m, m.info.checkpointed),
     ),
-    ("urifilter_filter_rotation_age_seconds", "Seconds since the last rotation.", lambda m: _since(m, _rotated(m))),
+    (
+        "urifilter_filter_rotation_age_seconds",
+        "Seconds since the last rotation.",
+        lambda m: _since(m, m.info.live_slices[0].opened if m.info.epoch else None),
+    ),
     (
         "urifilter_filter_rotation_due_seconds",
         "Seconds until the next rotation; below 0: the rotation is late.",
-        lambda m: _until(m, m.info.next_rotation),
+        lambda m: None if m.info.next_rotation is None else m.info.next_rotation - m.at,
     ),
     (
         "urifilter_filter_period_seconds",
@@ -325,7 +329,9 @@ async def _measured(
             unsure.append(name)
             log.warning("the metrics of filter %s are the last known: %s", name, error)
         else:
-            values = {**_values_of(task.result()), _BEGAN: task.result().began}
+            measured = task.result()
+            found_of = ((gauge, value_of(measured)) for gauge, _, value_of in _GAUGES)
+            values = {gauge: value for gauge, value in found_of if value is not None} | {_BEGAN: measured.began}
             if values[_RESTORING]:
                 unsure.append(name)
         found[name] = up, values
@@ -378,23 +384,17 @@ class Gauges(CollectorRegistry):
             yield family
 
 
-def _values_of(measured: Measured) -> dict[str, float]:
-    found = ((gauge, value_of(measured)) for gauge, _, value_of in _GAUGES)
-    return {gauge: value for gauge, value in found if value is not None}
-
-
 def _keep(values: Mapping[str, Values]) -> None:
     """Keep the gauges of filters, for all workers; those whose reading another worker began later stay."""
     if folder := os.environ.get(FOLDER_VARIABLE):
         part, kept = Path(folder) / f"{_FILE}.{os.getpid()}", _kept()
-        newest = {name: max(each, kept.get(name, {}), key=_began) for name, each in values.items()}
+        newest = {
+            name: max(each, kept.get(name, {}), key=lambda gauges: gauges.get(_BEGAN, 0.0))
+            for name, each in values.items()
+        }
         with contextlib.suppress(OSError):  # a full disk must not cost this answer
             part.write_text(json.dumps(newest))
             part.replace(Path(folder) / _FILE)
-
-
-def _began(values: Values) -> float:
-    return values.get(_BEGAN, 0.0)
 
 
 def _kept() -> dict[str, dict[str, float]]:
@@ -406,11 +406,3 @@ def _kept() -> dict[str, dict[str, float]]:
 
 def _since(measured: Measured, time: float | None) -> float | None:
     return None if time is None else max(0.0, measured.at - time)
-
-
-def _until(measured: Measured, time: float | None) -> float | None:
-    return None if time is None else time - measured.at
-
-
-def _rotated(measured: Measured) -> float | None:
-    return measured.info.live_slices[0].opened if measured.info.epoch else None

@@ -10,15 +10,14 @@ import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any
 
 from urifilter_redis.engine.backend import Backend, Upload
 from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
-from urifilter_redis.storage.documents import PIECE, Content, Piece, piece_spans
+from urifilter_redis.storage.documents import PIECE, Checkpoint, Content, Piece, piece_spans
 from urifilter_redis.storage.packing import pack
-
-T = TypeVar("T")
+from urifilter_redis.storage.records import KINDS
 
 #: Pieces that are read, or written, in one step: 2 MiB unpacked, and at most as much packed.
 PIECES_AT_ONCE = 8
@@ -125,28 +124,28 @@ def read_pieces(backend: Backend, name: str, content: Content, first: int, last:
 def read_records(
     backend: Backend,
     name: str,
-    content: Content,
-    split: Callable[[bytes], tuple[list[T], bytes]],
-    use: Callable[[list[T]], Flow[None]],
+    checkpoint: Checkpoint,
+    kind: str,
+    use: Callable[[list[Any]], Flow[None]],
 ) -> Flow[None]:
-    """Read the records of a content, some at a time.
+    """Read the records of a checkpoint, some at a time.
 
     Args:
         backend: the backend that keeps the content.
         name: the filter's name.
-        content: the list of records.
-        split: returns the whole records at the beginning of some bytes, and the bytes after them.
+        checkpoint: the checkpoint.
+        kind: one of ``KINDS``.
         use: a flow to run with each list of records.
 
     Raises:
         ArchiveMissing: the backend does not have the blob.
         ArchiveCorrupt: the blob is damaged, or ends within a record.
     """
-    rest = b""
+    content, rest = checkpoint.records[kind], b""
     for first in range(0, len(content.pieces), PIECES_AT_ONCE):
         pieces = yield from read_pieces(backend, name, content, first, first + PIECES_AT_ONCE)
         try:
-            records, rest = split(rest + b"".join(pieces))
+            records, rest = KINDS[kind].split(rest + b"".join(pieces))
         except ArchiveCorrupt as error:
             raise ArchiveCorrupt(f"blob {content.blob}: {error}") from error
         yield from use(records)

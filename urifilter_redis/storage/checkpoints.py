@@ -16,7 +16,7 @@ from urifilter_redis.protocol.config import Config
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.blobs import nothing, read_records, verify
 from urifilter_redis.storage.documents import Checkpoint
-from urifilter_redis.storage.records import split_forgotten, split_leases, split_replies
+from urifilter_redis.storage.records import KINDS
 from urifilter_redis.storage.registry import publish
 
 
@@ -153,7 +153,6 @@ def readings(
     """
     for bitmap in checkpoint.bitmaps:
         yield verify(backend, name, bitmap.content, between)
-    yield read_records(backend, name, checkpoint.replies, split_replies, lambda _: between())
-    yield read_records(backend, name, checkpoint.forgotten, split_forgotten, use_forgotten)
-    yield read_records(backend, name, checkpoint.leases, split_leases, lambda _: between())
-    yield read_records(backend, name, checkpoint.dead_letters, split_leases, lambda _: between())
+    for kind in KINDS:
+        use = use_forgotten if kind == "forgotten" else lambda _: between()
+        yield read_records(backend, name, checkpoint, kind, use)

@@ -27,21 +27,13 @@ from urifilter_redis.protocol.config import FORMAT, Config, Settings, other_form
 from urifilter_redis.protocol.keys import check_name
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage.packing import unpack
+from urifilter_redis.storage.records import KINDS, MOST
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: The largest number in a document: Lua and JSON hold all integers up to it exactly.
-MOST = 2**53
-
 #: Bytes of a bitmap that are read, packed, merged or written at once. A server's BITOP takes 1.2 ms for them.
 PIECE = 256 << 10
-
-#: The most bytes of a shard's records, and of its forgotten digests: 11 million digests.
-RECORDS_LIMIT = 256 << 20
-
-#: The most bytes of a shard's leases: 7 million items of 600 bytes. They are read some at a time.
-LEASES_LIMIT = 4 << 30
 
 _BLOB = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 _ADDRESS = re.compile("[!-~]{1,2000}")
@@ -210,6 +202,11 @@ class Content:
     blob: str
     pieces: list[Piece]
 
+    @property
+    def size(self) -> int:
+        """The bytes of all pieces, unpacked."""
+        return sum(piece.length for piece in self.pieces)
+
     def spans(self) -> list[tuple[int, int]]:
         """Return (offset, length) of each packed piece in the blob."""
         spans, offset = [], 0
@@ -350,10 +347,8 @@ class Checkpoint:
         begun: when the checkpoint began, server time in ms.
         state: the fields of the shard's meta that change.
         bitmaps: the manifests of the bitmaps of the live slices, oldest slice first.
-        replies: the records of calls, which were read after the bitmaps.
-        forgotten: the forgotten digests with their scores, which were read after the bitmaps.
-        leases: the claimed items, which were read after the records and forgotten digests.
-        dead_letters: the dead letters, which were read before and after the leases.
+        records: the records of each of ``KINDS``. They were read after the bitmaps: forgotten digests before and after
+            the records of calls, then dead letters before and after the leases.
         previous: the number of the checkpoint that the shard's other document had then; 0: it had none.
         config: the filter's configuration, from which a damaged registration is made again; None: it is not known.
     """
@@ -367,10 +362,7 @@ class Checkpoint:
     begun: int
     state: dict[str, str]
     bitmaps: list[Manifest]
-    replies: Content
-    forgotten: Content
-    leases: Content
-    dead_letters: Content
+    records: dict[str, Content]
     previous: int = 0
     config: Config | None = field(default=None, repr=False)
 
@@ -387,14 +379,8 @@ class Checkpoint:
 
     @property
     def contents(self) -> list[Content]:
-        """All contents: the bitmaps, then the records, then the forgotten digests, the leases and the dead letters."""
-        return [
-            *(bitmap.content for bitmap in self.bitmaps),
-            self.replies,
-            self.forgotten,
-            self.leases,
-            self.dead_letters,
-        ]
+        """All contents: the bitmaps, then the records."""
+        return [*(bitmap.content for bitmap in self.bitmaps), *self.records.values()]
 
     def shard_state(self) -> ShardState:
         """Return the shard's state, parsed.
@@ -419,6 +405,8 @@ class Checkpoint:
             same = False
         if not same or not 1 <= self.number <= MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
+        if list(self.records) != list(KINDS):
+            raise ArchiveCorrupt(f"{what} has the records {', '.join(self.records)}, and not {', '.join(KINDS)}")
         state = self._checked_state(config, what)
         if list(state.view.slices) != _slices(config, state):
             raise ArchiveCorrupt(f"{what} has slices that the filter cannot have")
@@ -428,11 +416,9 @@ class Checkpoint:
         for bitmap, (slice_, segment) in zip(self.bitmaps, wanted, strict=True):
             epoch = state.epoch_of(slice_.name)
             bitmap.check(config, shard, slice_, kind="checkpoint", epoch=epoch, segment=segment)
-        limits = [(self.replies, RECORDS_LIMIT), (self.forgotten, RECORDS_LIMIT), (self.leases, LEASES_LIMIT)]
-        limits += [(self.dead_letters, RECORDS_LIMIT)]
-        for content, limit in limits:
+        for kind, content in self.records.items():
             content.check(config.uid, None, what)
-            if sum(piece.length for piece in content.pieces) > limit:
+            if content.size > KINDS[kind].limit:
                 raise ArchiveCorrupt(f"{what} has more records than there can be")
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
@@ -444,7 +430,7 @@ class Checkpoint:
         rotating, growing = state.phase == "rotating", config.retention == "growing"
         possible = (
             (state.view.claims > 0) == (state.claimed > 0)
-            and (state.view.claims > 0 or not (self.leases.pieces or self.dead_letters.pieces))
+            and (state.view.claims > 0 or not (self.records["leases"].size or self.records["dead_letters"].size))
             and _are_epochs([each.epoch for each in state.closed], state, every=config.retention not in TIMED)
             and (not rotating or config.retention == "rolling")
             and (state.limit is not None) == growing

@@ -9,8 +9,8 @@ mask says which bytes are not zero, and those bytes follow. The mask is packed i
 
 A piece with repetitions is packed by zstd.
 
-Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. ``bench/packing.py`` measures
-sizes and speeds.
+Source: D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952.
+``bench/scripts/packing.py`` measures sizes and speeds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def _unpack_whole(packed: bytes, length: int) -> bytes:
         if tag == _PLAIN:
             return data
         if tag == _ZSTD:
-            return _unzstd(data, length)
+            # zstd allocates the size that the frame claims, even above max_output_size
+            if zstandard.get_frame_parameters(data).content_size != length:
+                raise ArchiveCorrupt("a piece claims another length")
+            return zstandard.ZstdDecompressor().decompress(data, max_output_size=length, allow_extra_data=False)
         if tag == _HUFFMAN:
             return _unhuffman(data, length)
     except (zstandard.ZstdError, zlib.error) as error:
@@ -97,13 +100,6 @@ def _unpack_whole(packed: bytes, length: int) -> bytes:
 
 def _zstd(piece: bytes) -> bytes:
     return _ZSTD + zstandard.ZstdCompressor(level=_LEVEL).compress(piece)
-
-
-def _unzstd(data: bytes, length: int) -> bytes:
-    # zstd allocates the size that the frame claims, even above max_output_size
-    if zstandard.get_frame_parameters(data).content_size != length:
-        raise ArchiveCorrupt("a piece claims another length")
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=length, allow_extra_data=False)
 
 
 def _huffman(piece: bytes) -> bytes:

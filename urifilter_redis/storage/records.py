@@ -1,15 +1,18 @@
-"""The records of calls, the forgotten digests and the leases of a checkpoint, as bytes."""
+"""What a checkpoint has beside bitmaps, as bytes: records of calls, forgotten digests, leases and dead letters."""
 
 from __future__ import annotations
 
 import math
 import re
 import struct
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from urifilter_redis.errors import ArchiveCorrupt
-from urifilter_redis.storage.documents import MOST
+
+#: The largest number in a document or a score: Lua and JSON hold all integers up to it exactly.
+MOST = 2**53
 
 #: The length of a field of ``replies`` and the length of its record.
 _LENGTHS = struct.Struct(">HI")
@@ -41,12 +44,12 @@ _SECOND = 2**-33
 _NUMBERS = {0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
 
 
-def write_replies(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+def _write_replies(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the fields of ``replies`` and their records as bytes, each pair after its two lengths."""
     return b"".join(_LENGTHS.pack(len(field), len(record)) + field + record for field, record in pairs)
 
 
-def split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def _split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Return the whole pairs of field and record at the beginning of some bytes, and the bytes after them.
 
     Raises:
@@ -68,12 +71,12 @@ def split_replies(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     return found, data[at:]
 
 
-def write_forgotten(pairs: Iterable[tuple[bytes, float]]) -> bytes:
+def _write_forgotten(pairs: Iterable[tuple[bytes, float | str | bytes]]) -> bytes:
     """Return digests of 16 bytes and their scores as bytes."""
-    return b"".join(_FORGOTTEN.pack(score, digest) for digest, score in pairs)
+    return b"".join(_FORGOTTEN.pack(float(score), digest) for digest, score in pairs)
 
 
-def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
+def _split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
     """Return the whole pairs of digest and score at the beginning of some bytes, and the bytes after them.
 
     Raises:
@@ -86,17 +89,12 @@ def split_forgotten(data: bytes) -> tuple[list[tuple[bytes, float]], bytes]:
     return found, data[whole:]
 
 
-def write_leases(leases: Iterable[Lease]) -> bytes:
+def _write_leases(leases: Iterable[Lease]) -> bytes:
     """Return claimed items as bytes, each after its lengths."""
     return b"".join(_LEASE.pack(digest, len(entry), len(text)) + entry + text for digest, entry, text in leases)
 
 
-def write_dead_letters(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the fields of ``dead_letters`` as bytes, in the form of claimed items, without the sum of their bytes."""
-    return write_leases((digest, text[:ALONE], text[ALONE:]) for digest, text in pairs if len(text) > ALONE)
-
-
-def split_leases(data: bytes) -> tuple[list[Lease], bytes]:
+def _split_leases(data: bytes) -> tuple[list[Lease], bytes]:
     """Return the whole claimed items at the beginning of some bytes, and the bytes after them.
 
     Raises:
@@ -113,6 +111,37 @@ def split_leases(data: bytes) -> tuple[list[Lease], bytes]:
         found.append((digest, data[at + _LEASE.size : middle], data[middle : middle + text]))
         at = middle + text
     return found, data[at:]
+
+
+def letters_of(pairs: Iterable[tuple[bytes, bytes]]) -> list[Lease]:
+    """Return the fields of ``dead_letters`` in the form of claimed items, without the sum of their bytes."""
+    return [(digest, text[:ALONE], text[ALONE:]) for digest, text in pairs if len(text) > ALONE]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """How a checkpoint keeps one kind of records.
+
+    Attributes:
+        write: returns records as bytes.
+        split: returns the whole records at the beginning of some bytes, and the bytes after them. It raises
+            ArchiveCorrupt if the scripts cannot have written one of them.
+        limit: the most bytes of a shard's records.
+    """
+
+    write: Callable[[Iterable[Any]], bytes]
+    split: Callable[[bytes], tuple[list[Any], bytes]]
+    limit: int = 256 << 20
+
+
+#: The kinds of records: pairs of field and record of a call; pairs of forgotten digest and score (11 million); leases
+#: (7 million of 600 bytes, which are read some at a time); and dead letters, which have the form of leases.
+KINDS: Mapping[str, Records] = {
+    "replies": Records(_write_replies, _split_replies),
+    "forgotten": Records(_write_forgotten, _split_forgotten),
+    "leases": Records(_write_leases, _split_leases, limit=4 << 30),
+    "dead_letters": Records(_write_leases, _split_leases),
+}
 
 
 def forgotten_at(score: float) -> float:

@@ -204,13 +204,12 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
         Raises:
             UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
         """
-        self._given.check_loop()
+        self._given.pools.get()
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        routes = self.routes
-        failed = await self._ready()
-        if failed is not None:
+        routes = self._routes or self.routes
+        if not routes.alone and (failed := await self._ready()) is not None:
             return [failed] * len(commands)
         if routes.alone and not routes.waits:  # many tasks share a pipeline, and each may have its own WAIT
             return await self._given.send(commands, meanwhile)
@@ -232,18 +231,16 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
         """Do as ``Connector._ready``, awaited."""
         events, end = self._sentinels(), time.monotonic() + self._longest_hold
         while True:
-            held = events is not None and await self._poll(events)
+            if events is not None and events.must_connect:
+                held = await asyncio.to_thread(events.poll, self.routes)
+            else:
+                held = events is not None and events.poll(self.routes)
             duty = self.routes.duty
             if not held and duty is not Duty.WAIT:
                 return await self._search() if duty is Duty.SEARCH else None
             if time.monotonic() >= end:  # a search that does not end is given up with its task
                 return HELD if held else await self._search()
             await asyncio.sleep(POLL)
-
-    async def _poll(self, events: SentinelEvents) -> bool:
-        if events.must_connect:
-            return await asyncio.to_thread(events.poll, self.routes)
-        return events.poll(self.routes)
 
     async def _search(self) -> Unsent | RedisError | None:
         searching = search(self.routes, self.patience)

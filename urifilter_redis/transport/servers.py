@@ -132,7 +132,10 @@ async def send_async(
     limit, connection.socket_timeout = connection.socket_timeout, None
     try:
         async with asyncio.timeout(limit) as timeout:
-            await _post(connection, commands)
+            try:
+                await connection.send_packed_command(_packed(commands))
+            except RuntimeError as error:
+                raise _broken_off(error) from error
             if meanwhile is not None:
                 meanwhile()
             now = asyncio.get_running_loop().time
@@ -162,13 +165,6 @@ async def send_async(
     finally:
         connection.socket_timeout = limit
     return outcomes, whole
-
-
-async def _post(connection: Any, commands: Sequence[Arguments]) -> None:
-    try:
-        await connection.send_packed_command(_packed(commands))
-    except RuntimeError as error:
-        raise _broken_off(error) from error
 
 
 class Server:
@@ -249,6 +245,9 @@ class AsyncServer:
 
     Tasks wait for a free connection in the order in which they come. The arguments are those of ``Server``, and
     ``theirs``: the connections that a given client leads to, which are for one loop; None: none was given.
+
+    Attributes:
+        pools: the connections of each loop.
     """
 
     def __init__(
@@ -262,21 +261,13 @@ class AsyncServer:
     ) -> None:
         self._patience, self._unsent, self._reached = patience, unsent, reached
         if theirs is None:
-            self._pools = PerLoop(make, Pool.close_async)
+            self.pools = PerLoop(make, Pool.close_async)
         else:
-            self._pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), Pool.close_async)
-
-    def check_loop(self) -> None:
-        """Check, before anything is sent, that there can be connections here.
-
-        Raises:
-            UriFilterError: a forked child is in its parent's loop; or a client that was given belongs to another loop.
-        """
-        self._pools.get()
+            self.pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), Pool.close_async)
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""
-        pool, waiter, connection, whole = await self._pools.kept(), Waiter(), None, False
+        pool, waiter, connection, whole = await self.pools.kept(), Waiter(), None, False
         try:
             if not pool.limit.enter(waiter) and not await pool.limit.wait_async(waiter, self._patience):
                 return [pool.limit.full(self._patience)] * len(commands)
@@ -301,4 +292,4 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close this loop's connections."""
-        await self._pools.close()
+        await self.pools.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from bench.hostile.actors.part import Part, answers_of, gives_up, uid_of
 from bench.hostile.filters import SETTINGS, uri
 from urifilter_redis import UriFilter, UriFilterError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: The filters that plain clients ask.
 PLAIN = [name for name in SETTINGS if name != "claims"]

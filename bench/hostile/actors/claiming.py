@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from bench.hostile.actors.blocking import Opened, certain
 from bench.hostile.actors.part import PATIENCE, Part
 from bench.hostile.filters import number_of, uri
-from urifilter_redis import UriFilterError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from urifilter_redis import UriFilter
-    from urifilter_redis.claiming.blocking import Claims
+from urifilter_redis import UriFilter, UriFilterError
+from urifilter_redis.claiming.blocking import Claims
 
 NAME = "claims"
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bench.hostile.actors.blocking import Opened
+from bench.hostile.actors.part import Part
 from bench.hostile.filters import SETTINGS
-
-if TYPE_CHECKING:
-    from bench.hostile.actors.part import Part
 
 
 def run(part: Part) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from bench.hostile.actors.part import TIMEOUTS, Part
 from bench.hostile.filters import ARCHIVED, EXACT, EXPIRING, uri
 from urifilter_redis import UriFilter, UriFilterError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: All other filters are alike, so that they can be united.
 OTHER = {"capacity": 3_000, "error_rate": EXACT, "seed": 1, "large": True}

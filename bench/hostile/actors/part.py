@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from bench.hostile import filters
 from bench.hostile.journal import Journal
-from urifilter_redis import Timeouts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Self
-
-    from urifilter_redis import UriFilterError
+from urifilter_redis import Timeouts, UriFilterError
 
 #: Seconds after which a call without an answer is given up: longer than every fault, and than a deadline.
 PATIENCE = 240.0

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
+from bench.hostile.actors.part import Part
 from bench.hostile.filters import SETTINGS
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
-
-if TYPE_CHECKING:
-    from bench.hostile.actors.part import Part
 
 #: Seconds between two checkpoints of a filter.
 EVERY = 4.0

@@ -1,0 +1,1 @@
+"""Scripts that measure one part each: ``python -m bench NAME …``."""
