@@ -11,7 +11,7 @@ from urifilter_redis.http_api import DEFAULT_PATH, ERROR_CODES, FILTERS_PATH
 from urifilter_redis.service import tokens
 from urifilter_redis.service.app import make_app
 from urifilter_redis.service.endpoints import Service
-from urifilter_redis.service.middleware import CODE
+from urifilter_redis.service.middleware import CODE, ROUTE
 from urifilter_redis.service.settings import Limits, ServiceSettings, TokenSettings
 
 TOKEN, READER = tokens.new(), tokens.new()
@@ -97,6 +97,24 @@ def noting(app, scopes):
         await app(scope, receive, send)
 
     return noted
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("POST", INSERT, f"{FILTERS_PATH}/{{filter}}/insert"),
+        ("PATCH", f"{FILTERS_PATH}/news", f"{FILTERS_PATH}/{{filter}}"),
+        ("POST", DEFAULT_PATH, DEFAULT_PATH),
+        ("GET", "/docs", None),
+        ("GET", "/openapi.json", None),
+        ("GET", "/nothing", None),
+    ],
+)
+def test_what_the_log_names(service, method, path, route):
+    """It names the path of the operation, whatever its answer is, and no filter."""
+    scopes = []
+    ask(noting(make_app(service.settings), scopes), method, path)
+    assert scopes[0].get(ROUTE) == route
 
 
 @pytest.mark.parametrize(

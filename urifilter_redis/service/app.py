@@ -26,7 +26,7 @@ from urifilter_redis.service.descriptions import DESCRIPTIONS
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.middleware import CODE, Middleware
+from urifilter_redis.service.middleware import CODE, ROUTE, Middleware
 from urifilter_redis.service.openapi import document, path_of
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import ServiceSettings
@@ -69,8 +69,8 @@ def router_of(service: Service) -> Router:
     swagger = Path(str(distribution("fastapi-swagger").locate_file("fastapi_swagger/resources")))  # without FastAPI
     foreign = (swagger / name for name in ("swagger-ui.css", "swagger-ui-bundle.js"))  # the page asks no other origin
     pages = (*(files("urifilter_redis.service") / "page").iterdir(), *foreign)
-    routes += [_Route(_PATHS.get(file.name, f"/{file.name}"), _page(file)) for file in pages]
-    routes.append(_Route("/openapi.json", _document(service)))
+    routes += [_Route(_PATHS.get(file.name, f"/{file.name}"), _page(file), include_in_schema=False) for file in pages]
+    routes.append(_Route("/openapi.json", _document(service), include_in_schema=False))
     default = functools.partial(_handle, _refuse_path)
     return Router(routes, redirect_slashes=False, default=default, lifespan=service.lifespan)
 
@@ -79,7 +79,9 @@ class _Route(Route):
     """A route that answers its endpoint's errors: the middleware of a Starlette application takes 10 us a request."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to the path of this route."""
+        """Answer a request to the path of this route; the log names it if it is an operation's."""
+        if self.include_in_schema:
+            scope[ROUTE] = self.path
         takes = self.methods is None or scope["method"] in self.methods
         await _handle(self.endpoint if takes else _refuse_method, scope, receive, send)
 
