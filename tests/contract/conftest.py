@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ GROUPS = 4
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Let as few workers as there usually are share the modules."""
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
-    modules = list(dict.fromkeys(item.path for item in here))
-    for item in here:
-        item.add_marker(pytest.mark.xdist_group(f"contract {modules.index(item.path) % GROUPS}"))
+    here = f"{Path(__file__).parent}{os.sep}"
+    modules: dict[str, int] = {}
+    for item in items:
+        if (path := str(item.path)).startswith(here):
+            group = modules.setdefault(path, len(modules)) % GROUPS
+            item.add_marker(pytest.mark.xdist_group(f"contract {group}"))
 
 
 @pytest.fixture(scope="package")

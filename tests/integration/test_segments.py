@@ -52,6 +52,8 @@ OF_THE_MODULE = {
     "redisbloom, ring": {"layout": "redisbloom", "retention": "ring", "slices": 3, "period": "1d"},
 }
 ALL_KINDS = KINDS | OF_THE_MODULE
+#: Kinds whose longest tests are slow: what they have of their own, shorter tests try.
+SLOW_KINDS = {"classic", "ring, write all", "ring, last-seen", "rolling", "rolling, last-seen", "redisbloom, ring"}
 
 
 def on_servers(kinds: Iterable[str]) -> list:
@@ -63,6 +65,14 @@ def on_servers(kinds: Iterable[str]) -> list:
     ]
 
 
+def slow_kinds(cases: Iterable) -> list:
+    """Of cases of kinds those of ``SLOW_KINDS`` are slow tests."""
+    return [
+        pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow]) if each.values[0] in SLOW_KINDS else each
+        for each in cases
+    ]
+
+
 def shards_of_kind(kind: str) -> tuple[int, ...]:
     """The numbers of shards, of those to be tried, that a filter may have: a rolling shard has few bitmaps a slice."""
     return SHARDS[kind.startswith("rolling") :]
@@ -70,7 +80,8 @@ def shards_of_kind(kind: str) -> tuple[int, ...]:
 
 def slow_but_last(cases: Sequence[tuple]) -> list:
     """Of a kind's cases all but the last are slow tests."""
-    return [*(pytest.param(*case, marks=pytest.mark.slow) for case in cases[:-1]), cases[-1]]
+    quick = () if cases[-1][0] in SLOW_KINDS else cases[-1:]
+    return [case if case in quick else pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
 WITH_SHARDS = [case for kind in KINDS for case in slow_but_last([(kind, each) for each in shards_of_kind(kind)])]
@@ -116,7 +127,7 @@ def bitmaps(news: UriFilter, client) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "server"), on_servers(ALL_KINDS), indirect=["server"])
+@pytest.mark.parametrize(("kind", "server"), slow_kinds(on_servers(ALL_KINDS)), indirect=["server"])
 def test_one_stream_of_calls(server, of_segments, kind):
     """(S, G) = (1, 18), (3, 6), (18, 1): equal answers to all calls, and equal bytes of each segment."""
     numbers = shards_of_kind(kind)

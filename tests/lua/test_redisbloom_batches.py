@@ -208,8 +208,7 @@ def run(client, retention: str, seeds: range, segments: int, *, claims: bool) ->
         assert running.items > 2000
 
 
-@pytest.mark.parametrize("segments", [1, 6])
-@pytest.mark.parametrize("claims", [False, True], ids=["plain", "claims"])
+@pytest.mark.parametrize(("claims", "segments"), [(False, 1), (True, 6)], ids=["plain-1", "claims-6"])
 @pytest.mark.parametrize("retention", RETENTIONS)
 def test_batches(bloom, retention, claims, segments):
     """Each answer, the count of items, and what is in flight are those of the model."""
