@@ -28,7 +28,16 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.rules import canonical_rules
-from urifilter_redis.bloom.sizing import ANY_SHARDS, LAYOUTS, REDISBLOOM, SHARDS_LIMIT, Sizing, size, size_text
+from urifilter_redis.bloom.sizing import (
+    ANY_SHARDS,
+    LAYOUTS,
+    REDISBLOOM,
+    SHARDS_LIMIT,
+    Sizing,
+    segment_limit,
+    size,
+    size_text,
+)
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.extras import how_to_get
 from urifilter_redis.protocol.calls import items_a_call
@@ -224,7 +233,8 @@ class ClusterPlan:
         """Yield what the tables do not say."""
         filters = len(self.names)
         if filters > 1:
-            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of 16 MiB, so these items take {filters} filters"
+            size = f"{round(segment_limit(self.settings.layout) / 2**20)} MiB"
+            text = f"One filter ends at {SHARDS_LIMIT:,} bitmaps of {size}, so these items take {filters} filters"
             yield f"{text}. Divide by host: a hash of the host, modulo {filters}, chooses the filter of a URI."
         yield from self._evenness()
         yield from self._slowness()

@@ -34,7 +34,7 @@ from bench.usage import cpu_of
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.bloom.retention import live_slices, size_first
-from urifilter_redis.bloom.sizing import REDISBLOOM, SLICE_LIMIT, slice_limit
+from urifilter_redis.bloom.sizing import REDISBLOOM, SEGMENT_LIMIT, segment_limit
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
 
@@ -133,7 +133,7 @@ def ms_a_mib(client: redis.Redis, work: Callable[[], object], size: float) -> fl
 
 def measure_calls(client: redis.Redis, settings: dict[str, Any]) -> Row:
     """Return the cells of a row: us a call, and an item that is new, and one that was seen."""
-    live, limit = live_slices(Settings(capacity=1000, **settings)), slice_limit(settings.get("layout", "blocked"))
+    live, limit = live_slices(Settings(capacity=1000, **settings)), segment_limit(settings.get("layout", "blocked"))
     with made(client, limit, max(1, BITMAPS // (live * limit)), **settings) as news:
         for turn in range(live):
             if turn:
@@ -156,7 +156,7 @@ def measure_calls(client: redis.Redis, settings: dict[str, Any]) -> Row:
 def measure_turns(client: redis.Redis) -> list[float]:
     """Return the ms of the server for each rotation of a ring of one full shard."""
     found = []
-    with made(client, SLICE_LIMIT, 1, **RING) as news:
+    with made(client, SEGMENT_LIMIT, 1, **RING) as news:
         for _ in range(20):
             begun = cpu_of(client)
             news.rotate()
@@ -184,7 +184,7 @@ def measure_builds(client: redis.Redis) -> Iterator[str]:
 
 def measure_checkpoints(client: redis.Redis) -> list[float]:
     """Return the ms a MiB of full checkpoints."""
-    with tempfile.TemporaryDirectory() as folder, made(client, SLICE_LIMIT, 1, Path(folder).as_uri()) as news:
+    with tempfile.TemporaryDirectory() as folder, made(client, SEGMENT_LIMIT, 1, Path(folder).as_uri()) as news:
         fill(client, news)
         size = news.checkpoint(full=True).size
         found = [ms_a_mib(client, lambda: news.checkpoint(full=True), size) for _ in range(5)]

@@ -15,7 +15,7 @@ from support.shard_keys import shard_key
 
 from urifilter_redis import AnswerLost, FilterFull, Timeouts, UriFilter
 from urifilter_redis.bloom import retention
-from urifilter_redis.bloom.sizing import SLICE_LIMIT
+from urifilter_redis.bloom.sizing import SEGMENT_LIMIT
 from urifilter_redis.flows import turn
 from urifilter_redis.protocol.config import Config, Settings
 
@@ -186,10 +186,10 @@ def test_slices(capacity, rate, layout):
         if each is None:
             continue
         assert each.k == config.k
-        assert each.segment_bytes <= SLICE_LIMIT
+        assert each.segment_bytes <= SEGMENT_LIMIT
         assert each.error_rate_at(each.shard_capacity * each.shards) <= each.error_rate * 1.02
         total += each.error_rate_at(each.shard_capacity * each.shards)
-        if index and each.segment_bytes < SLICE_LIMIT // 2:
+        if index and each.segment_bytes < SEGMENT_LIMIT // 2:
             assert each.shard_capacity == 2 * made[index - 1].shard_capacity
     assert total < rate
     assert retention.growing_slice(config, retention.GROWN_LIMIT) is None

@@ -14,7 +14,7 @@ from support.interleaved import Actor
 from support.shard_keys import shard_key
 
 from urifilter_redis import ServerUnavailable, TooLarge, UriFilter, drop_filter
-from urifilter_redis.bloom.sizing import SLICE_LIMIT, allocated
+from urifilter_redis.bloom.sizing import SEGMENT_LIMIT, allocated
 from urifilter_redis.flows import lifecycle
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.config import Settings
@@ -311,7 +311,7 @@ def test_a_restore_that_does_not_fit(make_server, folder):
             assert 0 not in news.ages(range(100))
 
 
-@pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SLICE_LIMIT])
+@pytest.mark.parametrize("length", [1500, 48_000, 100_000, 290_208, 2_901_840, 9_000_000, SEGMENT_LIMIT])
 def test_what_a_bitmap_takes(server, admin, length):
     """MEMORY USAGE of a bitmap, within 1 %; with the C library's allocator up to a fifth less."""
     key = "urifilter:{news:0}:today"

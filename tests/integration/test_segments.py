@@ -35,7 +35,7 @@ from urifilter_redis.storage.backends import open_backend
 SEGMENTS = 18
 SHARDS = (1, 3, 18)
 HOLDER = "a0112233aabbccdd"
-LIMITS = {name: getattr(sizing, name) for name in ("SLICE_LIMIT", "MODULE_LIMIT")}
+LIMITS = {name: getattr(sizing, name) for name in ("SEGMENT_LIMIT", "MODULE_LIMIT")}
 KINDS = {
     "blocked": {},
     "classic": {"layout": "classic"},
@@ -89,7 +89,7 @@ WITH_SHARDS = [case for kind in KINDS for case in slow_but_last([(kind, each) fo
 
 def limit_to(monkeypatch, segments: int, wanted: dict) -> None:
     """Let such a filter have so many segments, of this size at most."""
-    limit = "MODULE_LIMIT" if wanted.get("layout") == sizing.REDISBLOOM else "SLICE_LIMIT"
+    limit = "MODULE_LIMIT" if wanted.get("layout") == sizing.REDISBLOOM else "SEGMENT_LIMIT"
     monkeypatch.setattr(sizing, limit, LIMITS[limit])
     monkeypatch.setattr(sizing, "ROWS", (segments,))
     monkeypatch.setattr(sizing, limit, size_first(Settings(**wanted | {"shards": segments})).segment_bytes)

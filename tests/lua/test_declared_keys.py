@@ -84,7 +84,7 @@ def test_the_check_finds_what_is_not_declared(any_server):
 def test_all_scripts(called, any_server, name, monkeypatch):
     """A filter's whole life, with every script that it uses."""
     if name == "segments":
-        monkeypatch.setattr(sizing, "SLICE_LIMIT", 200)
+        monkeypatch.setattr(sizing, "SEGMENT_LIMIT", 200)
     settings = FILTERS[name] | {"capacity": 300, "error_rate": 1e-6, "shards": 2}
     with UriFilter.create(name, redis=any_server.url, **settings) as news:
         assert (news.config.segments > 8) == (name == "segments")

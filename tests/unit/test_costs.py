@@ -12,7 +12,7 @@ import pytest
 from urifilter_redis.bloom import costs
 from urifilter_redis.bloom.digest import blocked_offsets
 from urifilter_redis.bloom.retention import size_first
-from urifilter_redis.bloom.sizing import MODULE_LIMIT, SLICE_LIMIT
+from urifilter_redis.bloom.sizing import MODULE_LIMIT, SEGMENT_LIMIT
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.storage.packing import pack
 
@@ -63,7 +63,7 @@ def test_a_ring_only_allocates():
     """The pause is that of a bitmap of the same size; shards turn one after the other."""
     found = costs.rotation_cost(settings(capacity=100_000_000, **RING))
     sizing = size_first(settings(capacity=100_000_000, **RING))
-    assert found.pause == pytest.approx(costs.TURN / 1000 * sizing.segment_bytes / SLICE_LIMIT)
+    assert found.pause == pytest.approx(costs.TURN / 1000 * sizing.segment_bytes / SEGMENT_LIMIT)
     assert found.shard == pytest.approx(found.pause * sizing.segments / sizing.shards)
     assert found.filter == pytest.approx(sizing.shards * found.shard)
     assert sizing.shards > 1

@@ -87,6 +87,13 @@ def test_billions(capacity, filters):
     assert found["shards"] <= 4096
     assert found["a_node"]["shards"]["all"] == found["shards"] * filters
     assert any("5 filters. Divide by host" in each for each in found["notes"]) == (filters == 5)
+
+
+@pytest.mark.parametrize(("layout", "size"), [("blocked", 16), ("redisbloom", 64)])
+def test_the_largest_bitmap_that_is_told(layout, size):
+    """That of the layout."""
+    found = planned("--capacity", "400G", "--layout", layout, "--nodes", "48")
+    assert f"bitmaps of {size} MiB" in found["notes"][0]
     if filters > 1:
         assert found["filters"] == [f"any-{number}" for number in range(1, filters + 1)]
         with pytest.raises(ValueError, match="bitmaps are too few"):

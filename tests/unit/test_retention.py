@@ -13,7 +13,7 @@ from support.by_hand import config_of, meta_of
 
 from urifilter_redis.bloom import retention
 from urifilter_redis.bloom.retention import growing_share, growing_slice, period_of, seconds_of, slices_at
-from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, MODULE_LIMIT, SLICE_LIMIT, slice_limit
+from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, MODULE_LIMIT, SEGMENT_LIMIT, segment_limit
 from urifilter_redis.errors import ConfigMismatch, SliceLost, UriFilterError
 from urifilter_redis.protocol.config import FORMAT, Config, Settings
 from urifilter_redis.service.settings import FilterSettings
@@ -73,7 +73,7 @@ def test_growing_slices(more):
     there = [each for each in made if each]
     assert made[len(there) :] == [None] * (len(made) - len(there))
     assert len(there) <= retention.GROWN_LIMIT
-    assert all(each.segment_bytes <= slice_limit(config.layout) for each in there)
+    assert all(each.segment_bytes <= segment_limit(config.layout) for each in there)
     rows = [each.segments for each in there]
     assert [each.shard_capacity for each in there[:10]] == [there[0].shard_capacity * 2**n for n in range(10)]
     assert (rows, rows[-1]) == (sorted(rows), GROWN_SEGMENTS)
@@ -254,6 +254,6 @@ def test_segments_of_one_shard(kind, most):
         except ValueError as error:
             assert str(error).startswith("shards=1 is too few for ")  # noqa: PT017 - what ends the search
             break
-        assert found.segment_bytes <= SLICE_LIMIT
+        assert found.segment_bytes <= SEGMENT_LIMIT
         fits, capacity = found.segments, capacity * 9 // 8
     assert most - 4 <= fits <= most

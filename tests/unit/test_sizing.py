@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from urifilter_redis.bloom import sizing
 from urifilter_redis.bloom.digest import classic_offsets
-from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM, size, slice_limit
+from urifilter_redis.bloom.sizing import LAYOUTS, REDISBLOOM, segment_limit, size
 from urifilter_redis.protocol.scripts import vectors
 
 VECTORS = json.loads(vectors())
@@ -94,7 +94,7 @@ def test_grown_slices_have_their_share(layout, share, index):
     later = sizing.grown(first, index, share)
     if later is not None:
         assert later.k == first.k or layout == REDISBLOOM  # the module chooses it
-        assert later.segment_bytes <= slice_limit(layout)
+        assert later.segment_bytes <= segment_limit(layout)
         assert later.error_rate_at_capacity <= share * (1 + 1e-9)
 
 
@@ -107,7 +107,7 @@ def test_the_asked_error_rate_is_had(layout, rate, capacity):
         pytest.skip("4,096 shards are too few")
     found = size(capacity, rate, layout)
     assert found.error_rate_at_capacity <= rate * (1 + 1e-9)
-    assert found.segment_bytes <= slice_limit(layout)
+    assert found.segment_bytes <= segment_limit(layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from urifilter_redis.bloom.retention import TIMED, Shape, live_slices, memory, size_first
-from urifilter_redis.bloom.sizing import REDISBLOOM, most_grown, slice_limit
+from urifilter_redis.bloom.sizing import REDISBLOOM, most_grown, segment_limit
 
 COMMAND = "python -m bench shard --server redis"
 MACHINE = "Redis 7.0 on one core of a virtual machine (AMD EPYC of 2022, 2.6 GHz) that other work kept busy"
@@ -41,7 +41,7 @@ NEW = {
 #: Microseconds of a new item that is written to all slices and tested in one, by the live slices (ring, write all).
 NEW_IN_ALL = {"blocked": {1: 3.9, 4: 16.2, 30: 112}, "classic": {1: 17.5, 4: 77.5}}
 
-#: Milliseconds to allocate and turn a shard whose bitmaps have ``SLICE_LIMIT`` bytes. Allocating takes nearly all.
+#: Milliseconds to allocate and turn a shard whose bitmaps have ``SEGMENT_LIMIT`` bytes. Allocating takes nearly all.
 TURN = 10.5
 
 #: Milliseconds of the longest command about a slice of layout redisbloom of ``MODULE_LIMIT`` bytes: the first calls
@@ -121,7 +121,7 @@ def rotation_cost(settings: Shape) -> RotationCost | None:
     if settings.retention == "forever":
         return None
     first = size_first(settings)
-    limit = slice_limit(settings.layout)
+    limit = segment_limit(settings.layout)
     size, segments = first.segment_bytes, first.segments
     if settings.retention == "growing":  # its later slices have the largest bitmaps, and the most
         size, segments = limit, most_grown(first)

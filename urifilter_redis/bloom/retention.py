@@ -202,7 +202,7 @@ def _most_segments(settings: Shape) -> int:
 
 
 def shards_needed(settings: Shape) -> int | None:
-    """Return the fewest shards that keep each slice within ``slice_limit``; None if no filter can have so many.
+    """Return the fewest shards that keep each slice within ``segment_limit``; None if no filter can have so many.
 
     Raises:
         ValueError: the capacity, the error rate or the layout is impossible.

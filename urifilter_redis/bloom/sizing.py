@@ -26,7 +26,7 @@ BLOCKED_K = (8, 12, 16)
 
 #: Most bytes of a bitmap. A server allocates these in 7 to 8 ms. The 64 bytes less keep the string, with its header,
 #: within the allocator's size class of 16 MiB.
-SLICE_LIMIT = 16 * 2**20 - 64
+SEGMENT_LIMIT = 16 * 2**20 - 64
 
 #: Most bytes of a segment of layout redisbloom, a filter of the module. Its removal takes 5 to 10 ms. The module
 #: allocates lazily, so the first calls on a filter are the longest, 11 to 15 ms: ``protocol.calls.ITEMS_OF_MODULE``
@@ -144,9 +144,9 @@ def items_from_fill(layout: str, k: int, units: int, fill: float) -> float:
     return math.inf if fill >= 1 else -cells / k * math.log1p(-fill)
 
 
-def slice_limit(layout: str) -> int:
+def segment_limit(layout: str) -> int:
     """Return the most bytes of a segment of a layout."""
-    return MODULE_LIMIT if layout == REDISBLOOM else SLICE_LIMIT
+    return MODULE_LIMIT if layout == REDISBLOOM else SEGMENT_LIMIT
 
 
 def module_rate(items: float, reserved: int, error_rate: float) -> float:
@@ -330,9 +330,9 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
         capacity: the number of items over all shards.
         error_rate: the error rate of the whole filter at capacity.
         layout: one of ``LAYOUTS``.
-        shards: from 1 to 4096, above 64 a power of two; None: the fewest whose slices are within ``slice_limit``.
+        shards: from 1 to 4096, above 64 a power of two; None: the fewest whose bitmaps are within ``segment_limit``.
         share: the slice's share in the error rate; None: the whole error rate.
-        most_segments: the most bitmaps of a shard's slice. It has as few as are within ``slice_limit``, in a number
+        most_segments: the most bitmaps of a shard's slice. It has as few as are within ``segment_limit``, in a number
             with many divisors; without ``shards`` one.
 
     Raises:
@@ -363,21 +363,21 @@ def size(  # noqa: PLR0913 - all of it decides the geometry
 def fitting(capacity: int, rate: float, layout: str, shards: int, most_segments: int) -> Sizing | None:
     """Return the geometry of a slice of so many shards; None if they need more bitmaps than ``most_segments`` each.
 
-    It has one bitmap a shard if that is within ``slice_limit``. Else it has the fewest of ``ROWS`` that are, or more
+    It has one bitmap a shard if that is within ``segment_limit``. Else it has the fewest of ``ROWS`` that are, or more
     that save a tenth of the memory. It has any number if ``ROWS`` has none for these shards.
     """
     multiples = range(shards, min(most_segments * shards, SHARDS_LIMIT) + 1, shards)
     sizings = (_sized(capacity, rate, layout, shards, each) for each in ROWS if each in multiples)
-    found = [each for each in sizings if each.segment_bytes <= slice_limit(layout)]
+    found = [each for each in sizings if each.segment_bytes <= segment_limit(layout)]
     if found and found[0].segments > shards:
         most = min(each.memory for each in found) * (1 + _WORTH_MORE_BITMAPS)
         return next(each for each in found if each.memory <= most)
     others = found or (_sized(capacity, rate, layout, shards, each) for each in multiples)
-    return next((each for each in others if each.segment_bytes <= slice_limit(layout)), None)
+    return next((each for each in others if each.segment_bytes <= segment_limit(layout)), None)
 
 
 def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | None = None) -> int | None:
-    """Return the fewest shards whose slices are within ``slice_limit``; None if even ``SHARDS_LIMIT`` are too few.
+    """Return the fewest shards whose slices are within ``segment_limit``; None if even ``SHARDS_LIMIT`` are too few.
 
     Raises:
         ValueError: an argument is impossible for any number of shards; ``size`` describes them.
@@ -389,10 +389,10 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
     if not isinstance(error_rate, int | float) or not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     rate = error_rate if share is None else share
-    if capacity > SHARDS_LIMIT * 8 * slice_limit(layout):  # no layout has less than a bit an item
+    if capacity > SHARDS_LIMIT * 8 * segment_limit(layout):  # no layout has less than a bit an item
         return None
     for shards in filter(_allowed, range(1, SHARDS_LIMIT + 1)):
-        if _sized(capacity, rate, layout, shards).segment_bytes <= slice_limit(layout):
+        if _sized(capacity, rate, layout, shards).segment_bytes <= segment_limit(layout):
             return shards
     return None
 
@@ -401,8 +401,8 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
     """Return the geometry of slice ``index`` of a growing filter; None if too few items would fit.
 
     The slice holds 2^index times the items of the first slice, or as many as fit. It has the layout, k and shards of
-    slice 0, which is ``first``, and a ``share`` in the error rate. Its bitmaps become larger up to ``slice_limit``, and
-    then twice as many up to ``GROWN_SEGMENTS``. Nothing depends on the number of shards.
+    slice 0, which is ``first``, and a ``share`` in the error rate. Its bitmaps become larger up to ``segment_limit``,
+    and then twice as many up to ``GROWN_SEGMENTS``. Nothing depends on the number of shards.
     """
     if index == 0:
         return first
@@ -411,7 +411,7 @@ def grown(first: Sizing, index: int, share: float) -> Sizing | None:
         bits = 8 * MODULE_LIMIT - 64
         most = int(min(bits / _module_bits_per_item(share), share * bits**2 / (2 * COINCIDENCES)))
     else:
-        most = _items_within(layout, k, units_within(layout, k, SLICE_LIMIT), share)
+        most = _items_within(layout, k, units_within(layout, k, SEGMENT_LIMIT), share)
     wanted, segments = first.segment_capacity * 2**index, first.segments
     while wanted > most and segments < most_grown(first):
         wanted, segments = wanted // 2, 2 * segments
