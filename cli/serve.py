@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from urifilter_redis.service.settings import ServiceSettings
 
-_NEEDED = ("fastapi", "httptools", "prometheus_client", "pydantic_settings", "uvicorn")
+_NEEDED = ("fastapi_swagger", "httptools", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
 _HOST = "Address to listen at; 127.0.0.1 by default. Any other wants tokens."
 
 

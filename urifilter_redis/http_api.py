@@ -1,4 +1,4 @@
-"""The agreement between the HTTP service and its SDK: paths, field names, error codes, and the form of JSON."""
+"""The agreement between the HTTP service and its SDK: operations, error codes, and the form of JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 from urifilter_redis.bloom.encoding import number_in_json
 
@@ -16,20 +17,11 @@ DEFAULT_PORT = 8000
 #: The path of the older interface: it inserts URIs and answers the new ones.
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
-#: The path of the list of filters. Each filter is below it, and each command is below its filter.
-FILTERS_PATH = "/v1/filters"
-
 #: Filters that one answer lists at most.
 MOST_LISTED = 1000
 
-#: The path of all filters at a glance.
-OVERVIEW_PATH = "/v1/overview"
-
 #: The header that names a request, so that it may be repeated; see ``call_ids.CallKey``.
 KEY_HEADER = "Idempotency-Key"
-
-#: The path that tells when tokens were used, and which addresses were refused.
-ACCESS_PATH = "/v1/access"
 
 #: The header that names one attempt at a request. The response repeats it, so that no attempt gets another's answer.
 #: It is nobody else's, because gateways replace those that many use.
@@ -38,37 +30,75 @@ ATTEMPT_HEADER = "Urifilter-Attempt"
 #: The error codes of answers to bytes that are no whole request: they repeat no attempt.
 OF_NO_ATTEMPT = {"bad_http", "head_too_large", "too_slow"}
 
+#: The path of the list of filters. Each filter is below it, and each command is below its filter.
+FILTERS_PATH = "/v1/filters"
+_FILTER = FILTERS_PATH + "/{filter}"
+
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """A command as an HTTP endpoint.
+class Operation:
+    """An operation of the service.
 
     Attributes:
+        tag: the group that it belongs to.
+        method: the method of its requests.
+        path: the path of its requests; ``{filter}`` stands for the name of a filter.
+        keyed: whether a request may have a key, because it changes which items are seen or in flight.
         field: the field of the answer that has a value for each item.
-        count: the field of the answer that counts items: ``unique`` (the new ones) or ``seen``.
-        writes: whether the access token must allow writing.
+        count: the field of the answer that counts items: ``unique`` (the new ones), ``seen`` or ``offered``.
         new: the field of the answer that says whether each age is 0; empty if there is none.
     """
 
-    field: str
-    count: str
-    writes: bool = True
+    tag: str
+    method: str
+    path: str
+    keyed: bool = False
+    field: str = ""
+    count: str = ""
     new: str = ""
 
+    def path_of(self, filter_name: str) -> str:
+        """Return the path for a filter."""
+        return self.path.replace("{filter}", quote(filter_name.encode("utf-8", "surrogatepass"), safe=""))
 
-COMMANDS: Mapping[str, Command] = {
-    "insert": Command("ages", "unique", new="new"),
-    "contains": Command("ages", "seen", writes=False),
-    "forget": Command("was_there", "seen"),
-    "remove": Command("was_there", "seen"),
-    "claim": Command("ages", "unique", new="claimed"),
-    "commit": Command("ages", "unique", new="committed"),
-    "release": Command("was_there", "seen"),
+
+#: All operations by their names. The service describes and answers each of them: see ``service.descriptions``.
+OPERATIONS: Mapping[str, Operation] = {
+    "unique": Operation("older interface", "POST", DEFAULT_PATH, keyed=True),
+    "insert": Operation("items", "POST", f"{_FILTER}/insert", keyed=True, field="ages", count="unique", new="new"),
+    "contains": Operation("items", "POST", f"{_FILTER}/contains", field="ages", count="seen"),
+    "forget": Operation("items", "POST", f"{_FILTER}/forget", keyed=True, field="was_there", count="seen"),
+    "remove": Operation("items", "POST", f"{_FILTER}/remove", keyed=True, field="was_there", count="seen"),
+    "claim": Operation("claims", "POST", f"{_FILTER}/claim", keyed=True, field="ages", count="unique", new="claimed"),
+    "commit": Operation(
+        "claims", "POST", f"{_FILTER}/commit", keyed=True, field="ages", count="unique", new="committed"
+    ),
+    "release": Operation("claims", "POST", f"{_FILTER}/release", keyed=True, field="was_there", count="seen"),
+    "reclaim": Operation("claims", "POST", f"{_FILTER}/reclaim", keyed=True),
+    "beat": Operation("claims", "POST", f"{_FILTER}/beat"),
+    "retry_dead_letters": Operation(
+        "claims", "POST", f"{_FILTER}/retry_dead_letters", keyed=True, field="was_there", count="offered"
+    ),
+    "in_flight": Operation("claims", "GET", f"{_FILTER}/in_flight"),
+    "dead_letters": Operation("claims", "GET", f"{_FILTER}/dead_letters"),
+    "create": Operation("admin", "POST", f"{_FILTER}/create"),
+    "rotate": Operation("admin", "POST", f"{_FILTER}/rotate"),
+    "checkpoint": Operation("admin", "POST", f"{_FILTER}/checkpoint"),
+    "restore": Operation("admin", "POST", f"{_FILTER}/restore"),
+    "acknowledge": Operation("admin", "POST", f"{_FILTER}/acknowledge"),
+    "union": Operation("admin", "POST", f"{_FILTER}/union"),
+    "drop": Operation("admin", "POST", f"{_FILTER}/drop"),
+    "put_filter": Operation("admin", "PUT", _FILTER),
+    "delete_filter": Operation("admin", "DELETE", _FILTER),
+    "list": Operation("filters", "GET", FILTERS_PATH),
+    "info": Operation("filters", "GET", _FILTER),
+    "detail": Operation("filters", "GET", f"{_FILTER}/detail"),
+    "overview": Operation("filters", "GET", "/v1/overview"),
+    "healthz": Operation("service", "GET", "/healthz"),
+    "readyz": Operation("service", "GET", "/readyz"),
+    "metrics": Operation("service", "GET", "/metrics"),
+    "access": Operation("service", "GET", "/v1/access"),
 }
-
-
-#: The actions on whole filters, each an endpoint below its filter; for tokens with ``access = "admin"``.
-ACTIONS = ("create", "rotate", "checkpoint", "restore", "acknowledge", "union", "drop")
 
 
 @dataclass(frozen=True, slots=True)

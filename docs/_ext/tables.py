@@ -14,8 +14,7 @@ from urifilter_redis import errors
 from urifilter_redis.bloom.retention import Shape
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.service import metrics as service_metrics
-from urifilter_redis.service.app import make_api
-from urifilter_redis.service.endpoints import Service
+from urifilter_redis.service import openapi
 from urifilter_redis.service.metrics import Gauges
 from urifilter_redis.service.settings import FilterSettings, Limits, ServiceSettings, TokenSettings
 from urifilter_redis.service.usage import UsageGauges, Used
@@ -79,7 +78,7 @@ def error_codes() -> str:
 
 def _document() -> dict[str, Any]:
     defaults = {name: field.get_default() for name, field in ServiceSettings.model_fields.items()}
-    return make_api(Service(ServiceSettings.model_construct(**defaults))).openapi()
+    return openapi.document(ServiceSettings.model_construct(**defaults))
 
 
 def _name_of(schema: dict[str, Any]) -> str:

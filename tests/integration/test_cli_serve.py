@@ -24,8 +24,8 @@ from urifilter_redis.service import tokens
 
 OPTIONS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 NEWS = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
-EXTRA = ("fastapi", "uvicorn", "httptools", "pydantic_settings", "prometheus_client")
-SERVER_PACKAGES = (*EXTRA, "starlette", "pydantic")
+EXTRA = ("fastapi_swagger", "httptools", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
+SERVER_PACKAGES = (*EXTRA, "fastapi", "pydantic")
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
 
 
@@ -528,7 +528,7 @@ def test_what_needs_no_packages(tmp_path):
 
 @pytest.mark.slow
 def test_the_sdk_needs_httpx_alone():
-    """It loads nothing of the server's; the service and the rest of the library nothing of the SDK's."""
+    """It loads nothing of the server's; the service and the rest of the library nothing of the SDK's, nor FastAPI."""
     loaded = f"print(sorted(set(sys.modules) & {{'httpx', *{SERVER_PACKAGES!r}}}))"
     code, out, err = run_without([], code=f"import urifilter_redis.sdk\n{loaded}")
     assert (code, out, err) == (0, "['httpx']\n", "")
@@ -538,7 +538,9 @@ def test_the_sdk_needs_httpx_alone():
     assert (code, out, err) == (0, "", "")
     code, out, err = run_without([], code=f"import urifilter_redis, urifilter_redis.cli\n{loaded}")
     assert (code, out, err) == (0, "[]\n", "")
-    code, out, err = run_without(["httpx"], code="import urifilter_redis.service.app, urifilter_redis.service.server")
+    code, out, err = run_without(
+        ["fastapi", "httpx"], code="import urifilter_redis.service.app, urifilter_redis.service.server"
+    )
     assert (code, out, err) == (0, "", "")
 
 

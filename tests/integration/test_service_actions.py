@@ -13,7 +13,7 @@ from support.servers import Server, wait_until
 from support.service import Service, ask, request
 
 from urifilter_redis.errors import FilterAPIError
-from urifilter_redis.http_api import ACTIONS, FILTERS_PATH
+from urifilter_redis.http_api import FILTERS_PATH, OPERATIONS
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient
 from urifilter_redis.service import tokens
 from urifilter_redis.service.logs import shape_of
@@ -25,6 +25,9 @@ ADMIN = SECRETS["admin"]
 RING = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d", "error_rate": 1e-8}
 FOREVER = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 UID = "0" * 16
+#: The actions on whole filters, each by a POST.
+ACTIONS = [name for name, each in OPERATIONS.items() if (each.tag, each.method) == ("admin", "POST")]
+
 BODIES = {
     "create": FOREVER,
     "rotate": {"expected_epoch": 0},

@@ -24,7 +24,7 @@ from support.service import Service, request
 from urifilter_redis import UriFilter
 from urifilter_redis.http_api import DEFAULT_PATH as UNIQUE
 from urifilter_redis.http_api import ERROR_CODES
-from urifilter_redis.service import requests, tokens
+from urifilter_redis.service import bodies, requests, tokens
 from urifilter_redis.service.errors import Refusal
 
 BODY, ITEMS, ITEM = 100_000, 100, 1000
@@ -1187,10 +1187,10 @@ def test_no_garbage_is_looked_for_while_a_body_is_parsed():
     body, seen = dump(asking(*[[[]]] * 20_000)), []
     gc.callbacks.append(lambda phase, _: seen.append(phase))
     try:
-        asked = requests.parse(body, requests.OlderItems)
+        asked = requests.parse(body, bodies.OlderItems)
         assert (len(asked.URI_list), seen.count("start") <= 1, gc.isenabled()) == (20_000, True, True)
         with pytest.raises(Refusal):
-            requests.parse(body[:-1], requests.OlderItems)
+            requests.parse(body[:-1], bodies.OlderItems)
         assert gc.isenabled()
     finally:
         gc.callbacks.pop()

@@ -9,16 +9,9 @@ import pytest
 from support.servers import Server
 from support.service import Service, ask, request
 
-from urifilter_redis.http_api import (
-    ACCESS_PATH,
-    ACTIONS,
-    COMMANDS,
-    DEFAULT_PATH,
-    ERROR_CODES,
-    FILTERS_PATH,
-    OVERVIEW_PATH,
-)
-from urifilter_redis.service import routes, tokens
+from urifilter_redis.http_api import ERROR_CODES, OPERATIONS
+from urifilter_redis.service import tokens
+from urifilter_redis.service.descriptions import DESCRIPTIONS, FILTER
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +27,6 @@ retention = "ring"
 slices = 3
 period = "1d"
 """
-OF_HOLDERS = ("reclaim", "beat", "retry_dead_letters")
-ALL = (*COMMANDS, *OF_HOLDERS, *ACTIONS)
 NAMES = ("forever", "counting", "ring", "missing")
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 TOKEN = tokens.new()
@@ -170,14 +161,15 @@ def test_examples(redis, tmp_path):
     with Service(redis.url, "--prefix", "examples", "--archive", tmp_path.as_uri(), settings=token) as service:
         documented, known = operations(document(service)), {}
 
-        def answer(operation, body, name=routes.FILTER):
-            path = DEFAULT_PATH if operation == "unique" else f"{FILTERS_PATH}/{name}/{operation}"
-            return ask(service, "POST", path, body, TOKEN).json()
+        def answer(operation, body, name=FILTER):
+            return ask(service, "POST", OPERATIONS[operation].path_of(name), body, TOKEN).json()
 
-        answer("create", routes.EXAMPLES["create"].body | SEED, "old")
+        posted = {name: each.example for name, each in DESCRIPTIONS.items() if OPERATIONS[name].method == "POST"}
+        answer("create", posted["create"].body | SEED, "old")
         answer("create", {"capacity": 1000, "layout": "counting"}, "counting")
-        answer("insert", routes.EXAMPLES["remove"].body, "counting")
-        for operation, (body, expected) in routes.EXAMPLES.items():
+        answer("insert", posted["remove"].body, "counting")
+        for operation in dict.fromkeys(("create", "unique", *posted)):
+            body, expected = posted[operation]
             shown = documented[operation]
             assert shown["requestBody"]["content"]["application/json"]["example"] == body
             assert shown["responses"]["200"]["content"]["application/json"]["example"] == expected
@@ -193,23 +185,17 @@ def test_examples(redis, tmp_path):
 
 def test_all_operations_are_named(alone, guarded):
     """Each path and method is documented, under a name of its own; with tokens, that and where they are wanted."""
-    commands = {f"{FILTERS_PATH}/{{filter}}/{command}": command for command in ALL}
-    info = {FILTERS_PATH: "list", f"{FILTERS_PATH}/{{filter}}": "info", OVERVIEW_PATH: "overview"}
-    info |= {f"{FILTERS_PATH}/{{filter}}/{name}": name for name in ("detail", "in_flight", "dead_letters")}
-    process = {f"/{name}": name for name in ("healthz", "readyz", "metrics")} | {ACCESS_PATH: "access"}
     for service in (alone, guarded):
         found = document(service)
-        named = {path: {each["operationId"] for each in methods.values()} for path, methods in found["paths"].items()}
-        wanted = {path: {name} for path, name in ({DEFAULT_PATH: "unique"} | commands | info | process).items()}
-        wanted[f"{FILTERS_PATH}/{{filter}}"] |= {"put_filter", "delete_filter"}
-        assert wanted == named
-        posts = {path for path, methods in found["paths"].items() if "post" in methods}
-        assert {DEFAULT_PATH, *commands} == posts
+        methods = {
+            (path, method): each["operationId"]
+            for path, part in found["paths"].items()
+            for method, each in part.items()
+        }
+        assert methods == {(each.path, each.method.lower()): name for name, each in OPERATIONS.items()}
     token = [{"token": []}]
-    others = ("put_filter", "delete_filter", "metrics", "access")
-    wants = dict.fromkeys((*ALL, *info.values(), *others), token) | {"unique": [*token, {}]}
-    open_to_all = {"healthz": [], "readyz": []}
-    assert wants | open_to_all == {name: each["security"] for name, each in operations(document(guarded)).items()}
+    wants = dict.fromkeys(OPERATIONS, token) | {"unique": [*token, {}], "healthz": [], "readyz": []}
+    assert wants == {name: each["security"] for name, each in operations(document(guarded)).items()}
     assert document(guarded)["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
     assert "securitySchemes" not in document(alone)["components"]
 

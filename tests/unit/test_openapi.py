@@ -7,10 +7,10 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from urifilter_redis.http_api import DEFAULT_PATH
-from urifilter_redis.service.app import make_api
-from urifilter_redis.service.endpoints import Service
-from urifilter_redis.service.requests import PageQuery
+from urifilter_redis.http_api import DEFAULT_PATH, OPERATIONS
+from urifilter_redis.service import openapi
+from urifilter_redis.service.bodies import PageQuery
+from urifilter_redis.service.descriptions import DESCRIPTIONS
 from urifilter_redis.service.settings import FilterSettings, ServiceSettings
 
 OLDER = ("filter_typeid", "URI_list")
@@ -33,7 +33,7 @@ FULL = {
 @pytest.fixture(scope="module")
 def document():
     defaults = {name: field.get_default() for name, field in ServiceSettings.model_fields.items()}
-    return make_api(Service(ServiceSettings.model_construct(**defaults))).openapi()
+    return openapi.document(ServiceSettings.model_construct(**defaults))
 
 
 def operations(document):
@@ -56,6 +56,22 @@ def named(document, part):
                 waiting.append(document["components"]["schemas"][name])
         waiting += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return found
+
+
+def test_each_operation_is_described_once(document):
+    """Both halves have the same names, and each is in the document as they say; a POST has an example."""
+    assert DESCRIPTIONS.keys() == OPERATIONS.keys()
+    found = {each["operationId"]: (where, each) for where, each in operations(document).items()}
+    assert found.keys() == OPERATIONS.keys()
+    for name, ((method, path), each) in found.items():
+        operation, described = OPERATIONS[name], DESCRIPTIONS[name]
+        assert (method.upper(), path, each["tags"]) == (operation.method, operation.path, [operation.tag])
+        assert each["summary"] == described.summary
+        assert ("requestBody" in each) == (method in {"post", "put"})
+        assert (described.example is None) == (method == "get")
+        assert any(part["name"] == "Idempotency-Key" for part in each.get("parameters", ())) == operation.keyed
+        answers = each["responses"]["200"]["content"].get("application/json", {}).get("schema", {}).get("$ref", "")
+        assert answers.rpartition("/")[2] == getattr(described.answer, "__name__", "")
 
 
 def test_v1_has_one_set_of_names(document):

@@ -648,7 +648,7 @@ class AsyncFilterAPIClient(AsyncAdmin):
             >>> told["info"]["capacity"], told["info"]["layout"]
             (1000, 'blocked')
         """
-        told = await self._run(self._api.get(self._api.path_of(filter_typeid)))
+        told = await self._run(self._api.get(self._api.path_of(filter_typeid, "info")))
         counts = told["info"]["claims"] or {}
         for each in list(self._claimed):
             if each._backend.name == filter_typeid:  # noqa: SLF001 - parts of one client

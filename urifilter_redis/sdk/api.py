@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -27,11 +27,10 @@ from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.rotation import Rotation
 from urifilter_redis.http_api import (
     ATTEMPT_HEADER,
-    COMMANDS,
     DEFAULT_PORT,
-    FILTERS_PATH,
     KEY_HEADER,
     MOST_LISTED,
+    OPERATIONS,
     write_json,
 )
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
@@ -116,10 +115,10 @@ class API:
             raise FilterAPIError(text, error_code="unauthorized")
 
     @staticmethod
-    def path_of(filter_typeid: str) -> str:
-        """Return the path of a filter in the service."""
+    def path_of(filter_typeid: str, operation: str) -> str:
+        """Return the path of an operation on a filter."""
         check_text("filter_typeid", filter_typeid)
-        return f"{FILTERS_PATH}/{quote(filter_typeid.encode('utf-8', 'surrogatepass'), safe='')}"
+        return OPERATIONS[operation].path_of(filter_typeid)
 
     def request(self, command: Arguments, attempt: str) -> dict[str, Any]:
         """Return httpx's arguments for one attempt at a command (method, path, key, body); ``attempt`` names it."""
@@ -148,7 +147,7 @@ class API:
     ) -> APICall:
         """Make the call of a method about items, or return the call of ``retry``; nothing is sent.
 
-        The method's command is one of ``http_api.COMMANDS``.
+        The method's command is one of ``http_api.OPERATIONS``.
 
         Raises:
             FilterAPIError: JSON cannot carry some items (``bad_item``).
@@ -157,14 +156,12 @@ class API:
         """
         check_whole("max_age", max_age)
         command, more = method.command, {} if max_age is None else {"max_age": max_age}
-        path, what = f"{self.path_of(filter_typeid)}/{command}", (filter_typeid, command, max_age)
-        call = APICall(what, COMMANDS[command], path, more, listed(objects), cuts_of, key)
+        call = APICall((filter_typeid, command, max_age), command, more, listed(objects), cuts_of, key)
         return self.or_resumed(call, retry, method)
 
     def filter(self, filter_typeid: str, items: Iterable[object], retry: UriFilterError | None) -> APICall:
         """Make a call that inserts items and tells the new ones; arguments and errors are those of ``question``."""
-        what, path = (filter_typeid, "filter", None), f"{self.path_of(filter_typeid)}/insert"
-        call = APICall(what, COMMANDS["insert"], path, {}, listed(items), cuts_of)
+        call = APICall((filter_typeid, "filter", None), "insert", {}, listed(items), cuts_of)
         return self.or_resumed(call, retry, UNIQUE)
 
     def or_resumed(self, made: A, retry: UriFilterError | None, method: Method[Any]) -> A:
@@ -196,7 +193,7 @@ class API:
     def names(self) -> Flow[list[str]]:
         """Return the names of the filters, which come in several answers if they are many; raises as ``get``."""
         found: list[str] = []
-        path = f"{FILTERS_PATH}?limit={MOST_LISTED}"
+        path = f"{OPERATIONS['list'].path}?limit={MOST_LISTED}"
         while True:
             told = yield from self.get(f"{path}&after={found[-1]}" if found else path)
             found += told["filters"]
@@ -260,11 +257,7 @@ class API:
         Raises:
             FilterAPIError: the service refused, or could not be reached.
         """
-        return (yield from self.repeat(f"{self.path_of(filter_typeid)}/{action}", content))
-
-    def repeat(self, path: str, content: Mapping[str, Any]) -> Flow[dict[str, Any]]:
-        """Send a request that may be repeated freely; raises as ``get``."""
-        return (yield from self._repeatable(("POST", path, "", write_json(content))))
+        return (yield from self._repeatable(("POST", self.path_of(filter_typeid, action), "", write_json(content))))
 
     def _repeatable(self, command: Arguments) -> Flow[dict[str, Any]]:
         self.check_token()
@@ -296,7 +289,7 @@ class API:
                 if error.error_code in Limits.CODES and call.halve(at):
                     self._limits.learn(error.error_code, call, part)
                     continue
-                part.note_arrived(error.content.get(call.command.field))
+                part.note_arrived(error.content.get(call.field))
                 error.indices = [part.start + index for index in error.indices]
                 with_batch(error, call)
                 raise
@@ -317,39 +310,37 @@ class API:
 
     def _send(self, call: APICall, part: Part) -> Flow[None]:
         with call.under_way(part):
-            yield from self.post(
-                call.path, call.body(part), part, partial(part.is_answered_by, call.command.field), keyed=call.writes
-            )
+            fits = partial(part.is_answered_by, call.field)
+            yield from self.post(call.operation, call.what[0], call.body(part), part, fits)
 
     def post(
         self,
-        path: str,
+        operation: str,
+        filter_typeid: str,
         content: dict[str, Any],
         part: Part,
         fits: Callable[[dict[str, Any]], bool],
-        *,
-        keyed: bool = True,
     ) -> Flow[None]:
         """Send a request until it is answered; the part gets the reply.
 
         Args:
-            path: the path of the endpoint.
+            operation: the name of the operation.
+            filter_typeid: the filter's name.
             content: the body.
             part: has the key of the request.
             fits: whether a reply is to this request.
-            keyed: whether the request has a key, because it changes something.
 
         Raises:
             FilterAPIError: the service refused, or could not be reached.
         """
-        ids = self.session.ids
+        ids, keyed = self.session.ids, OPERATIONS[operation].keyed
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
         if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
             text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
             raise FilterAPIError(text, error_code="answer_lost")
         key = part.call_id.key if part.call_id else ""
-        body = write_json(content)
+        path, body = self.path_of(filter_typeid, operation), write_json(content)
         request = Request(lambda _: ("POST", path, key, body), None, part if keyed else None)
         yield from exchange(self.session, [request])
         if request.answered and not fits(request.reply):

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from urifilter_redis.bloom.encoding import encode_item, encode_items
+from urifilter_redis.checks import check_text
 from urifilter_redis.engine.batch import Key, items_of
 from urifilter_redis.engine.holdings import Holdings
 from urifilter_redis.errors import BadItem, FilterAPIError
-from urifilter_redis.http_api import Command, write_json
+from urifilter_redis.http_api import OPERATIONS, write_json
 from urifilter_redis.protocol.call_ids import CallId
 
 #: The most items of one request, and their bytes (JSON can take six times as many). A longer list goes in several
@@ -91,8 +92,7 @@ class APICall:
 
     Attributes:
         what: the filter's name, the method's name, and max_age; with the items they identify a call.
-        command: the command.
-        path: the path of the endpoint.
+        operation: the operation that it asks for, by its name.
         more: the fields of the request's body beside the items.
         items: the items as the caller gave them, or objects of the caller's.
         key: makes an item of each object; None: the objects are the items.
@@ -107,16 +107,14 @@ class APICall:
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
         self,
         what: What,
-        command: Command,
-        path: str,
+        operation: str,
         more: dict[str, Any],
         objects: Sequence[Any],
         cut: Callable[[Sequence[object]], Sequence[int]],
         key: Key = None,
     ) -> None:
-        self.what = what
-        self.command = command
-        self.path, self.more = path, more
+        check_text("filter_typeid", what[0])
+        self.what, self.operation, self.more = what, operation, more
         self.items, self.key = list(objects), key
         self.term: Callable[[int], int] = int
         items = items_of(self.items, key)
@@ -131,6 +129,11 @@ class APICall:
     def method(self) -> str:
         """The method's name."""
         return self.what[1]
+
+    @property
+    def field(self) -> str:
+        """The field of a reply that has a value for each item."""
+        return OPERATIONS[self.operation].field
 
     @property
     def encoded(self) -> list[bytes]:
@@ -158,12 +161,12 @@ class APICall:
     def answers_of(self, part: Part) -> list[int]:
         """Return an answer for each item of an answered part."""
         assert part.reply is not None  # noqa: S101 - as the part is answered
-        return list(map(int, part.reply[self.command.field]))
+        return list(map(int, part.reply[self.field]))
 
     @property
     def writes(self) -> bool:
         """Whether the call changes the filter. Then its answers must not be lost."""
-        return self.command.writes
+        return OPERATIONS[self.operation].keyed
 
     @property
     def answers(self) -> list[int | None]:

@@ -16,7 +16,6 @@ from urifilter_redis.engine.batch import CLAIM_AGES, COMMIT, RELEASE, Key, Metho
 from urifilter_redis.engine.holdings import Claim, Found, Holdings
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import FilterAPIError, UriFilterError
-from urifilter_redis.http_api import COMMANDS, Command
 from urifilter_redis.protocol.claims import (
     IN_FLIGHT,
     RECLAIMED_A_CALL,
@@ -30,9 +29,6 @@ from urifilter_redis.protocol.claims import (
 )
 from urifilter_redis.sdk.api import API
 from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
-
-#: ``retry_dead_letters`` as an endpoint.
-_RETRY = Command("was_there", "offered")
 
 #: The only shard of the holdings here, because the service does not tell the shards of items.
 SHARD = 0
@@ -50,7 +46,6 @@ class ClaimsCall(APICall):
         self,
         filter_typeid: str,
         method: Method[Any],
-        path: str,
         more: dict[str, Any],
         objects: Sequence[Any],
         key: Key = None,
@@ -64,7 +59,7 @@ class ClaimsCall(APICall):
         """
         self.payloads, self._ends = payloads, method.command != "claim"
         what = (filter_typeid, "reject" if "reason" in more else method.command, None)
-        super().__init__(what, COMMANDS[method.command], path, more, objects, self._cuts, key)
+        super().__init__(what, method.command, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
 
     def is_like(self, other: APICall) -> bool:
@@ -198,7 +193,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         if not holdings.claims:
             return
         mark, part = holdings.mark(SHARD), Part(0, ())
-        yield from self._api.post(self._path("beat"), self._holder(), part, _has_count, keyed=False)
+        yield from self._api.post("beat", self.name, self._holder(), part, _has_count)
         assert part.reply is not None  # noqa: S101 - see post
         if part.reply["in_flight"] != len(holdings.held[SHARD]) and holdings.undisturbed(SHARD, mark):
             yield from self._renew()
@@ -237,7 +232,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         payloads: Sequence[Any] | None = None,
     ) -> Flow[list[Any]]:
         """Return the answers to a call of a holder; the holdings do not note them."""
-        call = ClaimsCall(self.name, method, self._path(method.command), holder, objects, payloads=payloads)
+        call = ClaimsCall(self.name, method, holder, objects, payloads=payloads)
         return list((yield from self._api.resolve(call)).answers)
 
     def _call(  # noqa: PLR0913, PLR0917 - what a caller may say
@@ -251,7 +246,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
     ) -> ClaimsCall:
         """Make a call, or return the call of ``retry``."""
         body = self._holder() | (more or {})
-        call = ClaimsCall(self.name, method, self._path(method.command), body, objects, key, payloads, self.holdings)
+        call = ClaimsCall(self.name, method, body, objects, key, payloads, self.holdings)
         return self._api.or_resumed(call, retry, method)
 
     def _reclaim_once(self, limit: int, found: Found) -> Flow[int]:
@@ -259,7 +254,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         part, asked = Part(0, ()), monotonic()
         self.holdings.begin(SHARD, part)
         try:
-            yield from self._api.post(self._path("reclaim"), {**self._holder(), "limit": limit}, part, _has_claims)
+            yield from self._api.post("reclaim", self.name, self._holder() | {"limit": limit}, part, _has_claims)
         finally:
             self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
@@ -278,9 +273,6 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
     def _holder(self) -> dict[str, Any]:
         """Return the holder's fields of a body."""
         return {"holder": self.holdings.holding.holder, "lease": self.holdings.lease}
-
-    def _path(self, command: str) -> str:
-        return f"{self._api.path_of(self.name)}/{command}"
 
 
 def in_flight(api: API, filter_typeid: str, limit: int) -> Flow[list[InFlight]]:
@@ -318,9 +310,9 @@ def retry_dead_letters(
         TypeError: one string was given instead of a list.
         ValueError: ``retry`` is the error of another call.
     """
-    what, path = (filter_typeid, "retry_dead_letters", None), f"{api.path_of(filter_typeid)}/retry_dead_letters"
+    name = "retry_dead_letters"
     more, items = ({"items": None}, ()) if objects is None else ({}, listed(objects))
-    call = RetryCall(what, _RETRY, path, more, items, _cuts_of_any, key)
+    call = RetryCall((filter_typeid, name, None), name, more, items, _cuts_of_any, key)
     return api.or_resumed(call, retry, RELEASE)
 
 
@@ -333,7 +325,7 @@ def _pages(api: API, filter_typeid: str, name: str, limit: int) -> Flow[list[dic
     """Return the items of a list, which come in several answers if they are many."""
     check_limit(limit)
     found: list[dict[str, Any]] = []
-    path, after = f"{api.path_of(filter_typeid)}/{name}", ""
+    path, after = api.path_of(filter_typeid, name), ""
     while True:
         most = min(limit - len(found), RECLAIMED_A_CALL)
         told = yield from api.get(f"{path}?limit={most}{after}")

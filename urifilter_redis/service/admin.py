@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,80 +19,30 @@ from urifilter_redis.flows import dropping, lifecycle, rotation
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.loss import acknowledge
 from urifilter_redis.flows.union import union
+from urifilter_redis.service.bodies import (
+    AcknowledgeRequest,
+    CheckpointRequest,
+    DropRequest,
+    RestoreRequest,
+    RotateRequest,
+    UnionRequest,
+)
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.logs import shape_of
 from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
-from urifilter_redis.service.requests import NAME_PATTERN, Strict, client_of, query, read, whole
+from urifilter_redis.service.requests import client_of, query, read
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import FilterSettings
 
 if TYPE_CHECKING:
     Does: TypeAlias = Callable[[Filters, str, Any], Awaitable[dict[str, Any]]]
 
-_EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"
-_UID = "the uid of the filter, as `info` tells it: no other of the same name is dropped"
-
-
 #: Seconds to wait for the names of the filters, so that the log has that of a refused action.
 PATIENCE = 0.4
 
 audit = logging.getLogger("urifilter_redis.service.audit")
-
-
-class RotateRequest(Strict):
-    """How to close the newest slice of a filter, and begin the next."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [
-                {"required": ["expected_epoch"], "properties": {"expected_epoch": {"type": "integer"}}},
-                {"required": ["dry_run"], "properties": {"dry_run": {"const": True}}},
-            ]
-        }
-    )
-
-    expected_epoch: Annotated[int | None, Field(ge=0, description=_EPOCH), BeforeValidator(whole)] = None
-    dry_run: Annotated[bool, Field(description="only tell the epoch that would be reached")] = False
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.expected_epoch is None and not self.dry_run:
-            raise ValueError("expected_epoch: name the epoch to rotate from, so that a repeat does not rotate again")
-        return self
-
-
-class CheckpointRequest(Strict):
-    """What to write of a filter to its archive."""
-
-    full: Annotated[bool, Field(description="write all shards, also unchanged ones")] = False
-
-
-class RestoreRequest(Strict):
-    """No fields: what Redis lacks of a filter is brought back from its archive."""
-
-
-class AcknowledgeRequest(Strict):
-    """No fields: whoever sends it knows of what restores of the filter may have lost."""
-
-
-class UnionRequest(Strict):
-    """The filters whose items are inserted."""
-
-    sources: Annotated[
-        list[Annotated[str, Field(pattern=NAME_PATTERN)]],
-        Field(min_length=1, max_length=100, description="the names of the other filters"),
-    ]
-    over_capacity: Annotated[bool, Field(description="merge them even if the result is over capacity")] = False
-
-
-class DropRequest(Strict):
-    """The filter that is removed."""
-
-    confirm: Annotated[str, Field(description="the filter's name once more")]
-    uid: Annotated[str, Field(pattern="^[0-9a-f]{16}$", description=_UID)]
-    keep_archive: Annotated[bool, Field(description="keep the archive, from which it can be restored")] = False
 
 
 async def _create(filters: Filters, name: str, asked: FilterSettings) -> dict[str, Any]:
@@ -155,15 +105,15 @@ def _check_archive(filters: Filters) -> None:
         raise Refusal("refused", "the service has no archive: name one in its settings")
 
 
-#: The body of each action, and the function that does it and returns the fields of its answer.
-ACTIONS: dict[str, tuple[type[BaseModel], Does]] = {
-    "create": (FilterSettings, _create),
-    "rotate": (RotateRequest, _rotate),
-    "checkpoint": (CheckpointRequest, _checkpoint),
-    "restore": (RestoreRequest, _restore),
-    "acknowledge": (AcknowledgeRequest, _acknowledge),
-    "union": (UnionRequest, _unite),
-    "drop": (DropRequest, _drop),
+#: The function that does each action and returns the fields of its answer.
+_DOES: Mapping[str, Does] = {
+    "create": _create,
+    "rotate": _rotate,
+    "checkpoint": _checkpoint,
+    "restore": _restore,
+    "acknowledge": _acknowledge,
+    "union": _unite,
+    "drop": _drop,
 }
 
 
@@ -177,15 +127,15 @@ class Admin:
         self._service = service
         self._under_way: dict[tuple[str, str, str], asyncio.Task[dict[str, Any]]] = {}
 
-    async def act(self, request: Request, name: str, action: str) -> Response:
-        """Do an action; answer its fields.
+    async def act(self, request: Request, name: str, action: str, kind: type[BaseModel]) -> Response:
+        """Do an action, with a body or query of some kind; answer its fields.
 
         Raises:
             Refusal: the token may not do this, the body has other fields, or the action failed.
         """
         request.scope[COMMAND], result = action, "internal_error"
         try:
-            content = await self._done(request, name, action)
+            content = await self._done(request, name, action, kind)
             request.scope[COUNTS], result = {"filter": name}, "ok"
         except Refusal as refusal:
             result = refusal.code
@@ -213,10 +163,9 @@ class Admin:
                     await filters.names()
         return name if filters.knows(name) else shape_of(name)
 
-    async def _done(self, request: Request, name: str, action: str) -> dict[str, Any]:
+    async def _done(self, request: Request, name: str, action: str, kind: type[BaseModel]) -> dict[str, Any]:
         service = self._service
         token = service.whose(request)
-        kind, _ = ACTIONS[action]
         by_query = request.method == "DELETE"
         asked = query(request, kind) if by_query else await read(request, kind, service.settings.limits)
         for source in asked.sources if isinstance(asked, UnionRequest) else ():
@@ -242,8 +191,7 @@ class Admin:
 
 async def _does(service: Service, name: str, action: str, asked: BaseModel) -> dict[str, Any]:
     try:
-        _, act = ACTIONS[action]
-        return await act(service.filters, name, asked)
+        return await _DOES[action](service.filters, name, asked)
     finally:
         service.filters.measure_anew(name)
 

@@ -23,9 +23,9 @@ from urifilter_redis.flows.probe import name_of
 from urifilter_redis.flows.problems import fullness, problems_of, room
 from urifilter_redis.flows.samples import DAY, HOUR, Sample
 from urifilter_redis.service import BEGAN_VARIABLE
+from urifilter_redis.service.bodies import PageQuery
 from urifilter_redis.service.errors import refusal_of
 from urifilter_redis.service.filters import Filters, Measured
-from urifilter_redis.service.requests import PageQuery
 from urifilter_redis.service.responses import Row
 from urifilter_redis.service.sampling import Sampler, Series, now_in
 from urifilter_redis.service.tokens import EVERYTHING, Token

@@ -23,11 +23,25 @@ from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
 from urifilter_redis.flows import claims, dead_letters, items, reclaim
 from urifilter_redis.flows.dead_letters import After
-from urifilter_redis.http_api import COMMANDS, KEY_HEADER
+from urifilter_redis.http_api import KEY_HEADER, OPERATIONS
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import NO_HOLDER, Counts, DeadLetter, Holding, InFlight
 from urifilter_redis.service import metrics
 from urifilter_redis.service.access import Admission
+from urifilter_redis.service.bodies import (
+    BeatRequest,
+    ClaimRequest,
+    ClaimsQuery,
+    CommitRequest,
+    EndRequest,
+    ItemsRequest,
+    OfItems,
+    OlderItems,
+    PageQuery,
+    ReclaimRequest,
+    ReleaseRequest,
+    RetryRequest,
+)
 from urifilter_redis.service.dashboard import Dashboard
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import Filters, connect
@@ -35,17 +49,6 @@ from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.metrics import read_gauges
 from urifilter_redis.service.middleware import COMMAND, COUNTS
 from urifilter_redis.service.requests import (
-    BeatRequest,
-    ClaimRequest,
-    ClaimsQuery,
-    CommitRequest,
-    EndRequest,
-    ItemsRequest,
-    OlderItems,
-    PageQuery,
-    ReclaimRequest,
-    ReleaseRequest,
-    RetryRequest,
     check_items,
     header,
     headers_of,
@@ -61,7 +64,6 @@ from urifilter_redis.service.tokens import EVERYTHING, Token, bound
 from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
-    OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
     OfClaims: TypeAlias = Claim | InFlight | DeadLetter
     Lists: TypeAlias = Callable[[Session, int, After | None], Flow[tuple[list[Any], After | None]]]
 
@@ -79,18 +81,6 @@ _KEY = KEY_HEADER.lower().encode()
 
 #: Characters that an Idempotency-Key has at most.
 KEY_LENGTH = 200
-
-
-#: The body of each command about items.
-BODIES: dict[str, type[ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest]] = {
-    "insert": ItemsRequest,
-    "contains": ItemsRequest,
-    "forget": ItemsRequest,
-    "remove": ItemsRequest,
-    "claim": ClaimRequest,
-    "commit": CommitRequest,
-    "release": ReleaseRequest,
-}
 
 #: Two characters in Python that JSON cannot tell from one beyond U+FFFF.
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
@@ -171,24 +161,24 @@ class Service(Admission):
         content = {"filter_typeid": asked.filter_typeid, "URI_list_unique": new, "total": len(ages), "unique": len(new)}
         return Answer(content)
 
-    async def command(self, request: Request, name: str, command: str) -> Response:
-        """Do a command; answer a value for each item."""
+    async def command(self, request: Request, name: str, command: str, kind: type[OfItems]) -> Response:
+        """Do a command about items, with a body of some kind; answer a value for each."""
         request.scope[COMMAND] = command
         token = self.whose(request)
-        asked = await read(request, BODIES[command], self.settings.limits)
+        asked = await read(request, kind, self.settings.limits)
         given = items_in(asked)
         counts: dict[int, Counts] = {}
         flow = flow_of(command, asked, given, token, counts)
         answers = await self._answer(request, token, name, command, given, flow)
-        kind = COMMANDS[command]
-        ages = kind.field == "ages"
+        operation = OPERATIONS[command]
+        ages = operation.field == "ages"
         content = {
             "filter": name,
-            kind.field: answers if ages else [each == 1 for each in answers],
-            **({kind.new: [age == 0 for age in answers]} if kind.new else {}),
+            operation.field: answers if ages else [each == 1 for each in answers],
+            **({operation.new: [age == 0 for age in answers]} if operation.new else {}),
             **({"counts": counts_of(answers, counts)} if command == "claim" else {}),
             "total": len(answers),
-            kind.count: answers.count(0) if kind.count == "unique" else len(answers) - answers.count(0),
+            operation.count: answers.count(0) if operation.count == "unique" else len(answers) - answers.count(0),
         }
         return Answer(content)
 
@@ -258,11 +248,13 @@ class Service(Admission):
         items: Sequence[Any],
         flow: Callable[[Session, CallKey | None], Flow[list[int]]],
     ) -> list[int]:
-        kind = COMMANDS[command]
-        async with self.allowed(token, name, writes=kind.writes):
+        operation = OPERATIONS[command]
+        async with self.allowed(token, name, writes=operation.keyed):
             check_items(items, self.settings.limits)
             key = _key(request, token)
-            answers = await self._run(name, lambda session: flow(session, key), kind.field if kind.writes else None)
+            answers = await self._run(
+                name, lambda session: flow(session, key), operation.field if operation.keyed else None
+            )
         _note(request, name, command, len(answers), answers.count(0))
         return answers
 
@@ -323,11 +315,11 @@ class Service(Admission):
 
     # The state of the service
 
-    async def healthz(self) -> Response:
+    async def healthz(self, _: Request) -> Response:
         """Say that the process runs."""
         return Answer({"status": "ok"})
 
-    async def readyz(self) -> Response:
+    async def readyz(self, _: Request) -> Response:
         """Say that Redis answers, and so do the filters of the settings."""
         try:
             await self.filters.ping()

@@ -56,7 +56,7 @@ log = logging.getLogger("urifilter_redis.service.requests")
 #: the token's name, and a dictionary with the filter, its items and its new items.
 CODE, COMMAND, TOKEN, COUNTS = "urifilter.code", "urifilter.command", "urifilter.token", "urifilter.counts"
 
-#: The key for the path of a route that a request took past FastAPI.
+#: The key for the path of the operation that a request is for; not every version of Starlette notes the route.
 ROUTE = "urifilter.route"
 
 
@@ -186,7 +186,7 @@ def _log(scope: Scope, exchange: _Exchange, client: str, seconds: float) -> None
         "request_id": exchange.request_id.decode(),
         "token": scope.get(TOKEN, ""),
         "method": scope["method"],
-        "route": scope.get(ROUTE) or getattr(scope.get("route"), "path", ""),
+        "route": scope.get(ROUTE, ""),
         "status": exchange.status,
         "error_code": scope.get(CODE, ""),
         "ms": round(1000 * seconds, 2),

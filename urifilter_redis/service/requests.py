@@ -8,18 +8,17 @@ import gc
 import ipaddress
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.errors import BadItem
-from urifilter_redis.http_api import MOST_LISTED, read_json
-from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_DELAY, MOST_LEASE, RECLAIMED_A_CALL
+from urifilter_redis.http_api import read_json
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.settings import Limits
 
@@ -28,10 +27,6 @@ M = TypeVar("M", bound=BaseModel)
 #: From so many bytes on a body is parsed with the garbage collector held back: JSON makes no cycles, and the search
 #: takes most of the time of many lists.
 COLLECTED = 1 << 14
-
-#: The form of a filter's name; see ``keys.check_name``.
-NAME = "[A-Za-z0-9._-]{1,64}"
-NAME_PATTERN = f"^{NAME}$"
 
 #: The search for a token is bounded, so that it costs next to nothing: it tries so many places from the start of a body
 #: and from its end, takes tokens of so many bytes, and skips so many blanks before one.
@@ -44,145 +39,6 @@ _BLANK = rb"[ \t\r\n]{0,%d}" % BLANKS
 _TOKEN = re.compile(_FIELD + _BLANK + b":" + _BLANK + rb'("(?:[^"\\]|\\.){1,%d}")' % TOKEN_BYTES)
 
 _CLOSE = {"Connection": "close"}
-
-#: An item: any JSON value but null, which names nothing. ``check_items`` refuses it with its position.
-Item = Annotated[Any, WithJsonSchema({"not": {"type": "null"}})]
-
-Anything = Annotated[list[Item], Field(description="items: URIs, or any other JSON values")]
-
-
-def whole(value: object) -> object:
-    """Return a number in JSON's sense, in which 1.0 is 1."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_AGE = "ring: look only at so many of the newest slices"
-Age = Annotated[int, Field(ge=1, description=_AGE), BeforeValidator(whole)] | None
-Place = Annotated[int, Field(ge=0), BeforeValidator(whole)]
-
-
-class Strict(BaseModel):
-    """A body or query whose fields have exactly the types that are documented."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class ItemsRequest(Strict):
-    """Items for a command."""
-
-    items: Anything
-    max_age: Age = None
-
-
-class OlderItems(Strict):
-    """A filter and items, in the older interface."""
-
-    filter_typeid: Annotated[str, Field(pattern=NAME_PATTERN, description="the filter's name")]
-    URI_list: Anything
-    access_token: Annotated[str | None, Field(description="or send it as Authorization: Bearer")] = None
-
-
-Holder = Annotated[
-    str, Field(pattern="^[0-9A-Fa-f]{16}$", description="the holder: 16 hex digits that its crawler has drawn")
-]
-_LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
-Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
-_PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without them each item is its own"
-_REASON = "why the holder rejects the items, which become dead letters; null: it does not"
-_BASE64 = "the positions of the items that are base64 of bytes, as `reclaim` answers them; each once"
-
-
-class ClaimRequest(Strict):
-    """Items to be claimed."""
-
-    items: Anything
-    payloads: Annotated[list[Any] | None, Field(description=_PAYLOADS)] = None
-    holder: Holder
-    lease: Lease = None
-
-
-class EndRequest(Strict):
-    """Items that are in flight no longer."""
-
-    items: Anything
-    base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
-    holder: Holder | None = None
-    lease: Lease = None
-
-
-class CommitRequest(EndRequest):
-    """Items to be made final."""
-
-    reason: Annotated[str | None, Field(description=_REASON)] = None
-
-
-class ReleaseRequest(EndRequest):
-    """Items to be given back."""
-
-    delay: Annotated[float, Field(ge=0, le=MOST_DELAY, description="seconds until they are offered again")] = 0.0
-    failed: Annotated[bool, Field(description="count a failure of each item")] = False
-
-
-class ReclaimRequest(Strict):
-    """A holder that wants items of dead holders, and items that are due again."""
-
-    holder: Holder
-    lease: Lease = None
-    limit: Annotated[
-        int, Field(ge=0, le=RECLAIMED_A_CALL, description="the most items; 0: only look"), BeforeValidator(whole)
-    ] = RECLAIMED_A_CALL
-
-
-class PageQuery(Strict):
-    """The part of a list that is wanted."""
-
-    limit: Annotated[int, Field(ge=1, le=MOST_LISTED, description="the most filters to list")] = MOST_LISTED
-    after: Annotated[
-        str | None, Field(pattern=NAME_PATTERN, description="list the filters behind this name: `next` of a list")
-    ] = None
-
-    def page_of(self, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-        """Return the sorted names that are wanted, and the field ``next`` if there are more."""
-        found = sorted(name for name in names if self.after is None or name > self.after)
-        page = found[: self.limit]
-        return page, {"next": page[-1]} if len(found) > len(page) else {}
-
-
-class ClaimsQuery(Strict):
-    """The part of a list of items that is wanted."""
-
-    limit: Annotated[int, Field(ge=1, le=RECLAIMED_A_CALL, description="the most items to list")] = RECLAIMED_A_CALL
-    after: Annotated[
-        str | None,
-        Field(pattern="^[0-9]{1,15}-([0-9a-f]{2}){16,24}$", description="list what comes behind: `next` of a list"),
-    ] = None
-
-    @property
-    def place(self) -> tuple[int, bytes] | None:
-        """The place behind which the list goes on; None: its beginning."""
-        if self.after is None:
-            return None
-        number, _, content = self.after.partition("-")
-        return int(number), bytes.fromhex(content)
-
-    @staticmethod
-    def after_of(place: tuple[int, bytes]) -> str:
-        """Return the text of a place."""
-        return f"{place[0]}-{place[1].hex()}"
-
-
-class RetryRequest(Strict):
-    """Dead letters, to be offered once more."""
-
-    items: Annotated[list[Item] | None, Field(description="some of them; null: all")] = None
-    base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
-
-
-class BeatRequest(Strict):
-    """A holder that is alive."""
-
-    holder: Holder
-    lease: Lease = None
 
 
 async def read(request: Request, kind: type[M], limits: Limits) -> M:
