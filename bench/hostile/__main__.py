@@ -1,4 +1,4 @@
-"""Run everything at once and break it: ``python -m bench.hostile --minutes 10 --seed 1 [--server bloom]``.
+"""Run everything at once and break it: ``python -m bench.hostile --minutes 10 --seed 1``.
 
 Clients, claims, the service, the worker and a meddler use one server, through proxies, while faults come every few
 seconds. At the end an oracle compares all answers with the promises. The exit code is 1 if a promise was broken.
@@ -6,6 +6,7 @@ seconds. At the end an oracle compares all answers with the promises. The exit c
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from support.servers import BLOOM
+from support.started.segments import VARIABLE
 
 from bench.hostile import report
 from bench.hostile.audit import audit
@@ -73,17 +75,21 @@ def main(
     seed: int = time.time_ns() % 10_000,
     server: Annotated[str, tuple(SERVERS)] = "redis",
     history: Path | None = None,
+    segments: int = 1,
 ) -> None:
     """Run, judge and report.
 
     Options:
         history: the file for the history, and a folder of journals beside it
+        segments: bitmaps in each slice of a shard, as large filters have them
     """
+    if segments > 1:
+        os.environ[VARIABLE] = str(segments)
     if 60 * minutes > LONGEST:
         sys.exit(f"--minutes: a run has at most {LONGEST / 60:g}, for which the filters are made")
     path = history or Path(tempfile.gettempdir()) / f"hostile-{seed}.txt"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # and all that runs ends with it
-    print(f"seed {seed}, {minutes:g} minutes, {server}; history: {path}", flush=True)
+    print(f"seed {seed}, {minutes:g} minutes, {server}, {segments} bitmaps a slice; history: {path}", flush=True)
     with Stage(SERVERS[server], seed) as stage:
         faults = schedule(seed, 60 * minutes, possible(stage))
         failed, memory = run(stage, faults, 60 * minutes, seed)

@@ -37,6 +37,9 @@ PAUSES = {
 #: The processes of a run.
 PLAYING = ("service", "worker", *CLIENTS)
 
+#: What lets each process have filters of several segments, if the environment says so.
+STARTED = ROOT / "tests/support/started"
+
 #: Bytes of the file system that the server writes to.
 DISK = 384 << 20
 
@@ -230,7 +233,7 @@ class Stage:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")}
-        path = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(STARTED), str(ROOT), kept.get("PYTHONPATH"))))
         return kept | {"URIFILTER_DATA_DIR": str(self.folder / "data"), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
     def _kill_all(self) -> None:
