@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from support.servers import BLOOM
-from support.started.segments import VARIABLE
+from support.started.segments import VARIABLE, multiply
 
 from bench.hostile import report
 from bench.hostile.audit import audit
@@ -29,6 +29,7 @@ from bench.hostile.schedule import KINDS, Fault, schedule
 from bench.hostile.stage import PLAYING, Stage
 from bench.hostile.world import World
 from bench.runner import options
+from urifilter_redis.bloom import retention, sizing
 
 SERVERS = {"redis": "redis70", "valkey": "valkey", "bloom": BLOOM}
 
@@ -84,7 +85,9 @@ def main(
         segments: bitmaps in each slice of a shard, as large filters have them
     """
     if segments > 1:
-        os.environ[VARIABLE] = str(segments)
+        os.environ[VARIABLE] = str(segments)  # for all processes; this one has imported the modules already
+        multiply(sizing)
+        retention.size = sizing.size
     if 60 * minutes > LONGEST:
         sys.exit(f"--minutes: a run has at most {LONGEST / 60:g}, for which the filters are made")
     path = history or Path(tempfile.gettempdir()) / f"hostile-{seed}.txt"
