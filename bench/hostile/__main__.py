@@ -1,7 +1,8 @@
 """Run everything at once and break it: ``python -m bench.hostile --minutes 10 --seed 1``.
 
-Clients, claims, the service, the worker and a meddler use one server, through proxies, while faults come every few
-seconds. At the end an oracle compares all answers with the promises. The exit code is 1 if a promise was broken.
+Clients, claims, the service, the worker and a meddler use one server, or a cluster of three masters, through proxies,
+while faults come every few seconds. At the end an oracle compares all answers with the promises. The exit code is 1 if
+a promise was broken.
 """
 
 from __future__ import annotations
@@ -26,18 +27,20 @@ from bench.hostile.journal import calls_of, lines_of
 from bench.hostile.memory import Memory
 from bench.hostile.oracle import Oracle
 from bench.hostile.schedule import KINDS, Fault, schedule
-from bench.hostile.stage import PLAYING, Stage
+from bench.hostile.stage import CLUSTER, PLAYING, Stage
 from bench.hostile.world import World
 from bench.runner import options
 from urifilter_redis.bloom import retention, sizing
 
-SERVERS = {"redis": "redis70", "valkey": "valkey", "bloom": BLOOM}
+SERVERS = {"redis": "redis70", "valkey": "valkey", "bloom": BLOOM, CLUSTER: CLUSTER}
 
 
 def possible(stage: Stage) -> list[str]:
     """Return the kinds of faults that can be had here, and say which cannot."""
     left_out = []
-    if not stage.disk.small:
+    if len(stage.servers) > 1:
+        left_out.append(("disk full", "the masters have no disks of their own"))
+    elif not stage.disk.small:
         left_out.append(("disk full", "no file system may be mounted"))
     if not stage.clocks:
         left_out += [(kind, "there is no C compiler: apt-get install gcc") for kind in KINDS if "clock" in kind]
@@ -55,9 +58,10 @@ def run(stage: Stage, faults: list[Fault], seconds: float, seed: int) -> tuple[l
     breaking.run(faults, seconds, memory.sample)
     breaking.end()
     failed = stage.end()
-    if not stage.pid("server"):
-        failed.append("the server has ended by itself")
-        stage.server.start()
+    for server in stage.servers:
+        if server.process.poll() is not None:
+            failed.append("a server has ended by itself")
+            server.start()
     audited = audit(stage.part("audit"), stage.journals())
     stage.running["worker"].journals.append(str(audited))
     failed += [f"{role} has written a traceback" for role in stage.running if "Traceback" in stage.log(role)]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import redis
 from support.proxy import Fault as Broken
 from support.proxy import at_random
+from support.servers import Server
 
 from bench.hostile.schedule import CLIENT_CLOCKS, SERVER_CLOCKS, Fault
 from bench.hostile.stage import Stage
@@ -66,30 +67,37 @@ class Faults:
         self._stage.journal.say("fault", kind=fault.kind, subject=fault.subject, done=done, chosen=fault.chosen)
 
     def _network(self, share: float) -> None:
-        for number, proxy in enumerate((self._stage.proxy, self._stage.http)):
+        for number, proxy in enumerate(self._stage.proxies):
             proxy.plan = at_random(self._seed + number, share)
 
     def _admin(self, *commands: tuple[object, ...]) -> bool:
-        """Send commands to the server itself; return whether it did all."""
-        with self._stage.server.client(socket_timeout=10) as client:
-            try:
-                for command in commands:
-                    client.execute_command(*command)
-            except redis.RedisError:
-                return False
+        """Send commands to the server itself, or to all masters; return whether all were done."""
+        try:
+            for server in self._stage.servers:
+                with server.client(socket_timeout=10) as client:
+                    for command in commands:
+                        client.execute_command(*command)
+        except redis.RedisError:
+            return False
         return True
 
-    def kill_the_server(self, _: Fault) -> Iterator[None]:
-        """SIGKILL, and start it again with what is in its append-only file."""
-        self._stage.server.kill()
-        yield
-        self._stage.server.start()
+    def _one_server(self, fault: Fault) -> Server:
+        """Return the server, or one of the masters."""
+        return self._stage.servers[fault.chosen % len(self._stage.servers)]
 
-    def stop_the_server(self, _: Fault) -> Iterator[None]:
-        """SIGSTOP."""
-        self._stage.server.suspend()
+    def kill_the_server(self, fault: Fault) -> Iterator[None]:
+        """SIGKILL, and start it again with what is in its append-only file."""
+        server = self._one_server(fault)
+        server.kill()
         yield
-        self._stage.server.resume()
+        server.start()
+
+    def stop_the_server(self, fault: Fault) -> Iterator[None]:
+        """SIGSTOP."""
+        server = self._one_server(fault)
+        server.suspend()
+        yield
+        server.resume()
 
     def set_the_server_clock(self, fault: Fault) -> Iterator[None]:
         """Set it ahead or back, and right again."""
@@ -131,8 +139,9 @@ class Faults:
         yield
         self._stage.disk.free()
         if not self._admin(("PING",)):
-            self._stage.server.kill()
-            self._stage.server.start()
+            (server,) = self._stage.servers
+            server.kill()
+            server.start()
 
     def kill(self, fault: Fault) -> Iterator[None]:
         """SIGKILL a process, and start a successor."""
@@ -179,6 +188,6 @@ class Faults:
 
     def end(self) -> None:
         """Let the proxies pass everything on, and deliver what they hold."""
-        for proxy in (self._stage.proxy, self._stage.http):
+        for proxy in self._stage.proxies:
             proxy.plan = lambda _: Broken.PASS
             proxy.release()

@@ -11,13 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from support.clock import Clock
+from support.cluster import Cluster, Node
 from support.proxy import HttpProxy, Proxy
-from support.servers import BLOOM, Server, free_port
+from support.servers import BLOOM, Server, free_port, wait_until
 
 from bench import ROOT
 from bench.hostile.journal import Journal
@@ -39,6 +41,9 @@ PLAYING = ("service", "worker", *CLIENTS)
 
 #: What lets each process have filters of several segments, if the environment says so.
 STARTED = ROOT / "tests/support/started"
+
+#: Three masters in the place of one server.
+CLUSTER = "cluster"
 
 #: Bytes of the file system that the server writes to.
 DISK = 384 << 20
@@ -111,10 +116,15 @@ class Disk:
 
 
 class Stage:
-    """All that runs; a context manager that ends it."""
+    """All that runs; a context manager that ends it.
+
+    Attributes:
+        servers: the server, or the masters of a cluster.
+        proxies: before each of them, and before the service.
+    """
 
     def __init__(self, kind: str, seed: int) -> None:
-        self._seed = seed
+        self._kind, self._seed = kind, seed
         self._closing = contextlib.ExitStack()
         self.folder = Path(tempfile.mkdtemp(prefix="uf-hostile-"))
         self._closing.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -125,12 +135,14 @@ class Stage:
         compiles = shutil.which("gcc") or shutil.which("cc")
         names = ("server", *CLIENTS) if compiles else ()
         self.clocks = {name: Clock(_made(self.folder / f"clock-{name}")) for name in names}
-        options = {"appendonly": "yes", "appendfsync": "always", "dir": str(self.disk.folder)}
-        self.server = Server(kind, environment=self._clock("server"), **options)
-        self._closing.callback(self.server.stop)
-        self.proxy = self._closing.enter_context(Proxy(self.server.port, late_after=20))
         self.service_port = free_port()
-        self.http = self._closing.enter_context(HttpProxy(self.service_port, late_after=10))
+        self.servers = self._start_servers()
+        standing = [Proxy(each.port, late_after=20) for each in self.servers]
+        self._http = HttpProxy(self.service_port, late_after=10)
+        self.proxies = [self._closing.enter_context(each) for each in (*standing, self._http)]
+        self._redis = standing[0].url
+        if kind == CLUSTER:
+            self._announce(standing)
         self.running = {role: Running(role) for role in PLAYING}
         self._closing.callback(self._kill_all)
         self.failed: list[str] = []
@@ -147,12 +159,34 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
+    def _start_servers(self) -> Sequence[Server]:
+        options = {"appendonly": "yes", "appendfsync": "always"}
+        if self._kind == CLUSTER:
+            return self._closing.enter_context(Cluster(environments=[self._clock("server")] * 3, **options)).nodes
+        folder = str(self.disk.folder)
+        return [
+            self._closing.enter_context(Server(self._kind, environment=self._clock("server"), dir=folder, **options))
+        ]
+
+    def _announce(self, proxies: Sequence[Proxy]) -> None:
+        """Let clients of the cluster come to each master through its proxy, also once it was started again."""
+        option, ports = "cluster-announce-port", {each.port for each in proxies}
+        for node, proxy in zip(self.servers, proxies, strict=True):
+            node.config[option] = str(proxy.port)
+            node.ask("CONFIG", "SET", option, proxy.port)
+
+        def known(node: Node) -> bool:
+            return {port for _, _, (_, port, *_), *_ in node.ask("CLUSTER", "SLOTS")} == ports
+
+        wait_until(lambda: all(map(known, self.servers)), "the masters do not know of the proxies")
+        self._redis = f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+
     def begin(self, role: str) -> None:
         """Start a process, or its successor."""
         one = self.running[role]
         if role == "service":
             command = ["urifilter_redis.cli", "serve", "--host", "127.0.0.1", "--port", str(self.service_port)]
-            command += ["--redis", self.proxy.url, "--archive", self.archive.as_uri(), "--wait", "2s"]
+            command += ["--redis", self._redis, "--archive", self.archive.as_uri(), "--wait", "2s"]
         else:
             command = ["bench.hostile.actors", role, json.dumps(self._part(one))]
         with (self.folder / f"log-{role}").open("ab") as log:
@@ -194,8 +228,8 @@ class Stage:
         return wrong
 
     def pid(self, role: str) -> int:
-        """Return the process id of a role, 0 if it does not run; ``server`` is one."""
-        process = self.server.process if role == "server" else self.running[role].process
+        """Return the process id of a role, 0 if it does not run; ``server`` is one, the first of a cluster."""
+        process = self.servers[0].process if role == "server" else self.running[role].process
         return process.pid if process is not None and process.poll() is None else 0
 
     def journals(self) -> list[Path]:
@@ -203,8 +237,8 @@ class Stage:
         return [self.path, *(Path(path) for one in self.running.values() for path in one.journals)]
 
     def part(self, name: str) -> dict[str, object]:
-        """Return the settings of an actor that this process runs itself, without proxies."""
-        return self._settings(name, []) | {"redis": self.server.url, "journal": str(self.folder / f"journal-{name}")}
+        """Return the settings of an actor that this process runs itself."""
+        return self._settings(name, [])
 
     def _part(self, one: Running) -> dict[str, object]:
         name = f"{one.role}-{len(one.journals)}"
@@ -217,10 +251,10 @@ class Stage:
         return {
             "name": name,
             "seed": self._seed,
-            "redis": self.proxy.url,
-            "service": self.http.url,
+            "redis": self._redis,
+            "service": self._http.url,
             "archive": self.archive.as_uri(),
-            "layout": "redisbloom" if self.server.kind == BLOOM else "blocked",
+            "layout": "redisbloom" if self._kind == BLOOM else "blocked",
             "journal": str(self.folder / f"journal-{name}"),
             "before": before,
             "start": self.start,

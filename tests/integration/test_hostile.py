@@ -17,12 +17,12 @@ PATIENCE = 600
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("usual_timeouts")
-@pytest.mark.parametrize("segments", [1, 18])
-def test_a_minute(tmp_path, segments):
+@pytest.mark.parametrize(("server", "segments"), [("redis", 1), ("redis", 18), ("cluster", 1)])
+def test_a_minute(tmp_path, server, segments):
     """Its table has what was asked, faults of many kinds, and no wrong answer; its output has what failed."""
     servers.executable("redis70")
     command = ["--minutes", "1", "--seed", str(SEED), "--history", str(tmp_path / "history.txt")]
-    command += ["--segments", str(segments)]
+    command += ["--server", server, "--segments", str(segments)]
     done = subprocess.run(
         [sys.executable, "-m", "bench.hostile", *command],
         stdout=subprocess.PIPE,
