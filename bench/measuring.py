@@ -145,15 +145,17 @@ class Attempt:
     calls: Sequence[float] = ()
 
 
-def attempt(peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
-    """Insert the URIs of a try in batches.
+def attempt(
+    peer: Peer, given: Try, size: int, counters: ServerCounters, news: Callable[[Sequence[str]], int] | None = None
+) -> Attempt:
+    """Insert the URIs of a try in batches, or ask in another way how many of a batch are new.
 
     Raises:
         WrongAnswer: more were answered "new" than are.
     """
     batches = list(cut(given.uris, size))
     watch = Watch(counters)
-    new, calls = ask(peer.insert, batches)
+    new, calls = ask(news or peer.insert, batches)
     return judged(peer.name, given, new, watch.stop(), calls)
 
 

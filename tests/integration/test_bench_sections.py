@@ -103,8 +103,9 @@ def test_segments():
     found, text = measured("segments")
     assert [row["segments"] for row in found["filters"]] == [1, 3, 3]
     for cell in found["cells"]:
-        assert cell["new_items"] == (1000 if cell["mix"] == "new" else 0)
-    assert "### seen, 100 a call" in text
+        assert cell["new_items"] == (1000 if cell["mix"].endswith("new") else 0)
+    for mix in ("new", "seen", "claim, new", "claim, seen", "contains, new", "contains, seen"):
+        assert f"### {mix}, 100 a call" in text
 
 
 def test_persistence():
