@@ -30,10 +30,7 @@ OURS = (
 
 #: The chart of README: its titles, with the tables and columns of RESULTS.md; and its peers, with their names there.
 OVERVIEW = "overview"
-SHOWN = (
-    ("bytes a URI", "1,000,000 items", "bytes an item"),
-    ("new URIs a second", "new, 500 a call", "items/s"),
-)
+SHOWN = (("bytes a URI", "1,000,000 items", "bytes an item"), ("new URIs a second", "new, 500 a call", "items/s"))
 BESIDE = (
     ("urifilter-redis", "blocked"),
     ("layout redisbloom", "redisbloom"),

@@ -52,11 +52,7 @@ class Stand:
 
 @contextlib.contextmanager
 def stand(
-    server: str,
-    chosen: Iterable[Peer],
-    capacity: int,
-    error_rate: float,
-    warm: Callable[[Any], object] = warm_up,
+    server: str, chosen: Iterable[Peer], capacity: int, error_rate: float, warm: Callable[[Any], object] = warm_up
 ) -> Iterator[Stand]:
     """Run a server, and open peers and warm them; by default they get the URIs of ``bench.streams.warm``.
 

@@ -11,15 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from urifilter_redis import (
-    FilterInfo,
-    FilterNotFound,
-    SliceInfo,
-    UriFilter,
-    UriFilterError,
-    drop_filter,
-    list_filters,
-)
+from urifilter_redis import FilterInfo, FilterNotFound, SliceInfo, UriFilter, UriFilterError, drop_filter, list_filters
 from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.costs import memory_when_full
 from urifilter_redis.bloom.digest import HASHES
@@ -78,11 +70,7 @@ layout_option = click.option(
 #: The options for the expiry of items.
 time_options = with_options(
     click.option(
-        "--retention",
-        type=click.Choice(RETENTIONS),
-        default="forever",
-        show_default=True,
-        help="How items expire.",
+        "--retention", type=click.Choice(RETENTIONS), default="forever", show_default=True, help="How items expire."
     ),
     click.option("--slices", type=int, metavar="N", help="Ring, rolling: the window, in periods."),
     click.option("--period", metavar="TIME", help="Ring, rolling: between rotations: 45s, 10m, 6h, 1d, 2w."),
@@ -109,11 +97,7 @@ identity_options = with_options(
     ),
     rules_option,
     click.option(
-        "--hash",
-        type=click.Choice(HASHES),
-        default="mmh3",
-        show_default=True,
-        help="blake2b: for hostile input.",
+        "--hash", type=click.Choice(HASHES), default="mmh3", show_default=True, help="blake2b: for hostile input."
     ),
     click.option("--seed", help="The hash's seed; random by default."),
 )

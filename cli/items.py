@@ -57,14 +57,7 @@ COUNTS_AT_ONCE = 4000
 @yes_option
 @pass_shared
 def add(
-    options: Shared,
-    name: str,
-    files: tuple[str, ...],
-    *,
-    form: Form,
-    quiet: bool,
-    max_age: int | None,
-    yes: bool,
+    options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool, max_age: int | None, yes: bool
 ) -> None:
     """Insert the lines of files, or of stdin.
 
@@ -273,13 +266,7 @@ def _temporary_data_dir() -> Iterator[None]:
 
 
 def _print_counts(
-    options: Shared,
-    files: tuple[str, ...],
-    summary: Summary,
-    output: Output,
-    own: dict[str, Any],
-    *,
-    quiet: bool,
+    options: Shared, files: tuple[str, ...], summary: Summary, output: Output, own: dict[str, Any], *, quiet: bool
 ) -> None:
     """Print each different line where it came first, behind its count, once all are read.
 

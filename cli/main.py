@@ -27,10 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "check": ("items", 'Print "seen" or "new" and a tab before each line, without inserting it.'),
     "checkpoint": ("worker", "Write the changed shards of a filter to its archive."),
-    "claim": (
-        "claims",
-        "Print the lines of files, or of stdin, that are neither seen nor in flight, and claim them.",
-    ),
+    "claim": ("claims", "Print the lines of files, or of stdin, that are neither seen nor in flight, and claim them."),
     "claims": (
         "claims",
         "List what is in flight in a filter: the item, its holder, failures, lapses, and the seconds of its lease.",
@@ -55,30 +52,18 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("filters", "List the filters."),
     "lua": ("lua", "Show, load and export the Lua scripts."),
     "plan": ("plan", "Show the cost of a filter, for every layout and several error rates."),
-    "reclaim": (
-        "claims",
-        "Print lines whose lease is over, or that were released and are due, and claim them.",
-    ),
+    "reclaim": ("claims", "Print lines whose lease is over, or that were released and are due, and claim them."),
     "release": (
         "claims",
         "Give back the lines of files, or of stdin, that are in flight: `urifilter reclaim` offers them again.",
     ),
     "remove": ("items", "Remove the lines of files, or of stdin, from a filter of layout counting."),
-    "restore": (
-        "worker",
-        "Restore a filter from its archive: shards that Redis has lost, or has in an older state.",
-    ),
-    "rotate": (
-        "rotation",
-        "Close today's slice of ring and rolling filters, begin the next, let the oldest expire.",
-    ),
+    "restore": ("worker", "Restore a filter from its archive: shards that Redis has lost, or has in an older state."),
+    "rotate": ("rotation", "Close today's slice of ring and rolling filters, begin the next, let the oldest expire."),
     "serve": ("serve", "Answer crawlers over HTTP: POST a list of URIs, get back those that nobody has seen."),
     "token": ("token", "Access tokens for `urifilter serve`."),
     "union": ("rotation", "Insert all items of the SOURCES into TARGET."),
-    "worker": (
-        "worker",
-        "Write filters to their archive, rotate them on time, and restore those that are lost.",
-    ),
+    "worker": ("worker", "Write filters to their archive, rotate them on time, and restore those that are lost."),
 }
 
 

@@ -44,17 +44,7 @@ from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings, allows_module
 from urifilter_redis.protocol.routing import shards_by_master
 
-from .common import (
-    Shared,
-    columns,
-    complain,
-    count,
-    counted,
-    filter_name,
-    pass_shared,
-    print_json,
-    shared,
-)
+from .common import Shared, columns, complain, count, counted, filter_name, pass_shared, print_json, shared
 from .filters import rules_option, size_options, time_options
 from .line_commands import Summary, form_options, windows
 from .records import PLAIN

@@ -1,7 +1,7 @@
 """Make the blocking twin of each awaited source: ``python tools/unasync.py``; with ``--check``, only compare them.
 
 A twin is its source with the substitutions below, in their order. What differs by nature stands in modules by hand,
-which the substituted import lines name. The sources are written so that their twins need no formatting.
+which the substituted import lines name. The lines of a twin stand as those of its source, and are not formatted.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "urifilter_redis"
 
 #: The twin of each source, below the package.
-TWINS = {
-    "aio.py": "client.py",
-    "claiming/awaited.py": "claiming/blocking.py",
-    "sdk/aio.py": "sdk/client.py",
-}
+TWINS = {"aio.py": "client.py", "claiming/awaited.py": "claiming/blocking.py", "sdk/aio.py": "sdk/client.py"}
 
 #: Text within brackets, which may have brackets of their own.
 INNER = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"

@@ -256,12 +256,7 @@ class UriFilter(BlockingBaseClient):
         return self._ask(INSERT_MANY, listed(uris), max_age, retry, key, call_key)
 
     def insert_ages(
-        self,
-        uris: Iterable[Any],
-        *,
-        max_age: int | None = None,
-        retry: UriFilterError | None = None,
-        key: Key = None,
+        self, uris: Iterable[Any], *, max_age: int | None = None, retry: UriFilterError | None = None, key: Key = None
     ) -> list[int]:
         """Insert items; return the age of each.
 
@@ -594,12 +589,7 @@ class UriFilter(BlockingBaseClient):
         return self._run(flow)
 
     def release(
-        self,
-        uris: Iterable[Any],
-        *,
-        delay: float = 0,
-        failed: bool = False,
-        key: Key = None,
+        self, uris: Iterable[Any], *, delay: float = 0, failed: bool = False, key: Key = None
     ) -> list[bool]:
         """Give back items that anybody has in flight; return whether somebody had each. See ``release`` of claims.
 

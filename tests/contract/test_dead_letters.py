@@ -72,10 +72,7 @@ def test_some_are_offered_once_more(news):
         mine.reject(["a", "b", "c"], "404")
         assert news.retry_dead_letters(["never", "b", "in flight", "a", "b"]) == 2
         assert [each.item for each in news.dead_letters()] == ["c"]
-        assert sorted(mine.reclaim(), key=lambda each: each.item) == [
-            Claim("a", {"of": "a"}),
-            Claim("b", {"of": "b"}),
-        ]
+        assert sorted(mine.reclaim(), key=lambda each: each.item) == [Claim("a", {"of": "a"}), Claim("b", {"of": "b"})]
 
 
 def test_a_forgotten_item_leaves_no_dead_letter(news):

@@ -469,16 +469,7 @@ def test_lying_registration(name, copied, any_server):
     assert [each for each in files(archive.parent) if each in after] == after
 
 
-@pytest.mark.parametrize(
-    "archive_of_it",
-    [
-        "\ud800",
-        "file:///elsewhere",
-        "\0",
-        "x" * 100_000,
-    ],
-    ids=range(4),
-)
+@pytest.mark.parametrize("archive_of_it", ["\ud800", "file:///elsewhere", "\0", "x" * 100_000], ids=range(4))
 def test_registration_with_another_address(archive_of_it, copied, any_server):
     """It is refused, or does no harm: the archive that was named counts."""
     archive = copied()

@@ -15,14 +15,7 @@ import redis as redis_py
 from support.killer import SCRIPTS
 from support.proxy import Fault, Proxy, first
 
-from urifilter_redis import (
-    AnswerLost,
-    AsyncUriFilter,
-    Claim,
-    Outstanding,
-    Timeouts,
-    UriFilter,
-)
+from urifilter_redis import AnswerLost, AsyncUriFilter, Claim, Outstanding, Timeouts, UriFilter
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.flows import reclaim
 from urifilter_redis.protocol.outcomes import Unanswered

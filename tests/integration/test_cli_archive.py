@@ -528,11 +528,7 @@ def test_worker_once_with_a_broken_filter(there):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        ["--once", "--archive", "nonsense"],
-        ["--checkpoint-every", "soon"],
-        ["--once", "--filter", "nope"],
-    ],
+    [["--once", "--archive", "nonsense"], ["--checkpoint-every", "soon"], ["--once", "--filter", "nope"]],
     ids=" ".join,
 )
 def test_worker_wrong_use(there, folder, wrong):

@@ -14,14 +14,7 @@ from support.archives import leftovers, sound
 from support.servers import wait_until
 from support.together import together
 
-from urifilter_redis import (
-    ArchiveMissing,
-    FilterNotFound,
-    ServerUnavailable,
-    Timeouts,
-    UriFilter,
-    UriFilterError,
-)
+from urifilter_redis import ArchiveMissing, FilterNotFound, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.worker import Worker
@@ -68,9 +61,7 @@ def load(make_server, archive, tmp_path, request):
 
 
 @pytest.mark.parametrize(
-    ("load", "archive"),
-    [*((name, "folder") for name in SETTINGS), ("rolling", "mongodb")],
-    indirect=True,
+    ("load", "archive"), [*((name, "folder") for name in SETTINGS), ("rolling", "mongodb")], indirect=True
 )
 @pytest.mark.nightly
 def test_killed_under_load(load):

@@ -15,15 +15,7 @@ from support.answering import answering
 from support.shard_keys import shard_key
 from support.states import dumped
 
-from urifilter_redis import (
-    AnswerLost,
-    ServerFull,
-    ServerUnavailable,
-    SliceLost,
-    Timeouts,
-    UriFilter,
-    UriFilterError,
-)
+from urifilter_redis import AnswerLost, ServerFull, ServerUnavailable, SliceLost, Timeouts, UriFilter, UriFilterError
 
 #: Seconds that a call may take: the total, a last reply, and a slow machine.
 IN_TIME = 15

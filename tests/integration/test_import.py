@@ -495,10 +495,7 @@ def test_filter_whose_user_may_not_run_info(any_server, admin, small):
     Receiver.create("news", redis=any_server.url, capacity=10_000).close()
     url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
     try:
-        with (
-            Receiver.open("news", redis=url) as news,
-            SetSource(KEY.encode(), redis=any_server.url) as members,
-        ):
+        with Receiver.open("news", redis=url) as news, SetSource(KEY.encode(), redis=any_server.url) as members:
             assert not begin(news, members, 2).can_resume
             moving = begin(news, members)
             assert (moving.resumed, moving.counts.items) == (0, 1000)

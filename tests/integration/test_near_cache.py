@@ -140,13 +140,7 @@ def test_info(news, other):
     news.insert("a")
     news.insert("a")
     assert news.info().near_cache == news.near_cache
-    assert news.info().to_dict()["near_cache"] == {
-        "limit": 1000,
-        "seconds": 60.0,
-        "entries": 1,
-        "hits": 1,
-        "misses": 1,
-    }
+    assert news.info().to_dict()["near_cache"] == {"limit": 1000, "seconds": 60.0, "entries": 1, "hits": 1, "misses": 1}
     assert other.info().near_cache is other.near_cache is None
     assert other.info().to_dict()["near_cache"] is None
 

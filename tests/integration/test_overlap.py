@@ -102,10 +102,7 @@ def test_server_that_goes_away_in_a_later_window(any_server):
     create(any_server.url).close()
     goes_away = itertools.chain([Fault.PASS] * 12, itertools.repeat(Fault.CUT_AFTER))
     quick = Timeouts(total=0.1)
-    with (
-        Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=quick) as news,
-    ):
+    with Proxy(any_server.port) as proxy, UriFilter.open("news", redis=proxy.url, timeouts=quick) as news:
         news.insert("the script is loaded now")
         proxy.plan = lambda _: next(goes_away)
         with pytest.raises(AnswerLost) as lost:

@@ -23,10 +23,7 @@ MOST_ROTATIONS = 28
 
 @pytest.mark.parametrize(
     ("kind", "capacity", "count"),
-    [
-        ("any_server", 1_000_000, 10_000),
-        pytest.param("valkey", 20_000_000, 60_000, marks=pytest.mark.slow),
-    ],
+    [("any_server", 1_000_000, 10_000), pytest.param("valkey", 20_000_000, 60_000, marks=pytest.mark.slow)],
 )
 def test_inserts_without_pause_while_rotations_run(request, kind, capacity, count, tmp_path):
     """3 processes insert while the filter rotates: each item is new once, and stays seen."""

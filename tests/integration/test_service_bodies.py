@@ -318,13 +318,7 @@ def test_compressed_bodies(refuses, encoding):
     refuses(unique(asking("a"), Content_Encoding=encoding), 415, "unsupported_encoding", closes=True)
 
 
-BAD_KEYS = {
-    "empty": "",
-    "blank": "  ",
-    "201 characters": "x" * 201,
-    "not ASCII": "é",
-    "a tab": "a\tb",
-}
+BAD_KEYS = {"empty": "", "blank": "  ", "201 characters": "x" * 201, "not ASCII": "é", "a tab": "a\tb"}
 
 
 @pytest.mark.parametrize("key", BAD_KEYS.values(), ids=BAD_KEYS)
@@ -429,11 +423,7 @@ def shown(items):
 
 @pytest.mark.slow
 @FEW
-@given(
-    items=st.lists(NO_NULL, max_size=8),
-    raw=st.booleans(),
-    blank=st.sampled_from(["", " ", "\r\n\t"]),
-)
+@given(items=st.lists(NO_NULL, max_size=8), raw=st.booleans(), blank=st.sampled_from(["", " ", "\r\n\t"]))
 @example(items=["\ud800", "\udfff", "a\ud83d", "\ude00b", "\0", "\ufeff", "\u2028"], raw=True, blank="")
 @example(items=[{"\ud800": ["\udc00"]}, {"\0": 1}, {"": {}}, [], {}, [[]], "", "null"], raw=True, blank="")
 @example(items=[0, -0.0, 0.0, 1, 1.0, True, False, [None], "1", "0"], raw=False, blank=" ")

@@ -9,10 +9,7 @@ from urifilter_redis.engine.topology import GIVEN, Routes, search
 from urifilter_redis.protocol.outcomes import Decision, Unsent, decide
 
 A, B, C = "a:1", "b:2", "c:3"
-SLOTS = [
-    [0, 8000, [b"a", 1, b"id"], [b"c", 3, b"id"]],
-    [8001, 16382, [b"b", 2, b"id", [b"hostname", b"x"]]],
-]
+SLOTS = [[0, 8000, [b"a", 1, b"id"], [b"c", 3, b"id"]], [8001, 16382, [b"b", 2, b"id", [b"hostname", b"x"]]]]
 DISABLED = ResponseError("This instance has cluster support disabled")
 AWAY = Unsent(ConnectionError("refused"))
 

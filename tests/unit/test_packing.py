@@ -112,16 +112,7 @@ def test_round_trip_of_bitmaps(layout, units, fill):
 
 @pytest.mark.parametrize(
     ("fill", "most"),
-    [
-        (0.001, 1.08),
-        (0.01, 1.03),
-        (0.0155, 1.03),
-        (0.03, 1.03),
-        (0.045, 1.08),
-        (0.05, 1.06),
-        (0.1, 1.03),
-        (0.25, 1.02),
-    ],
+    [(0.001, 1.08), (0.01, 1.03), (0.0155, 1.03), (0.03, 1.03), (0.045, 1.08), (0.05, 1.06), (0.1, 1.03), (0.25, 1.02)],
 )
 def test_size_of_random_bits(fill, most):
     """Near the entropy."""
@@ -261,8 +252,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if "1 GiB" in name else name for name in BOMBS],
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "1 GiB" in name else name for name in BOMBS]
 )
 def test_bombs(name):
     """Refused within bounds of memory and time, whatever they would become."""

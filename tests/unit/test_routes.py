@@ -65,10 +65,7 @@ def test_commands_go_to_the_nodes_of_their_keys(routes):
     ]
     outcomes = [None] * len(commands)
     parts = routes.split(commands, outcomes)
-    assert {part.node: part.positions for part in parts} == {
-        A: [(0,), (5,), (6,)],
-        B: [(1,), (2,), (3,), (4,)],
-    }
+    assert {part.node: part.positions for part in parts} == {A: [(0,), (5,), (6,)], B: [(1,), (2,), (3,), (4,)]}
     for part in parts:
         part.place([f"{part.node} {number}" for number in range(len(part.commands))], outcomes)
     assert outcomes == [f"{A} 0", f"{B} 0", f"{B} 1", f"{B} 2", f"{B} 3", f"{A} 1", f"{A} 2"]

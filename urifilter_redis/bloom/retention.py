@@ -14,16 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
-from urifilter_redis.bloom.sizing import (
-    ANY_SHARDS,
-    SHARDS_LIMIT,
-    Sizing,
-    Slice,
-    fewest_shards,
-    fitting,
-    grown,
-    size,
-)
+from urifilter_redis.bloom.sizing import ANY_SHARDS, SHARDS_LIMIT, Sizing, Slice, fewest_shards, fitting, grown, size
 
 RETENTIONS = ("forever", "growing", "ring", "rolling")
 

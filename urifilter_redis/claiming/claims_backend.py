@@ -33,13 +33,7 @@ class RedisClaims(ClaimsBackend[Batch]):
     """
 
     def __init__(
-        self,
-        session: Session,
-        lease: float | None,
-        holder: str | None,
-        *,
-        pauses: bool = True,
-        gives_back: bool = True,
+        self, session: Session, lease: float | None, holder: str | None, *, pauses: bool = True, gives_back: bool = True
     ) -> None:
         seconds = default_lease(session.config.shards) if lease is None else check_lease(lease)
         holdings = Holdings(seconds, None if holder is None else check_holder(holder), pauses=pauses)

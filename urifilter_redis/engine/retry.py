@@ -198,10 +198,7 @@ class Turn:
 
 
 def exchange(
-    session: Session,
-    requests: Sequence[Request],
-    turn: Turn | None = None,
-    meanwhile: Meanwhile | None = None,
+    session: Session, requests: Sequence[Request], turn: Turn | None = None, meanwhile: Meanwhile | None = None
 ) -> Flow[None]:
     """Send requests in one pipeline, and send unsettled ones again in the next, until all are settled.
 
@@ -313,10 +310,7 @@ class _Again:
     def __init__(self, session: Session, began: float, turn: Turn | None) -> None:
         self._session, self._turn = session, turn
         self._began = began if turn is None else turn.began
-        self._patient = {
-            Decision.RESTORING: session.timeouts.restoring,
-            Decision.MIGRATING: session.timeouts.migrating,
-        }
+        self._patient = {Decision.RESTORING: session.timeouts.restoring, Decision.MIGRATING: session.timeouts.migrating}
         self._restored = -math.inf
         self._pauses, self._repeated = _pauses(), False
         # by request and node the outcome of loading its script that failed; None: it was loaded, or is to be

@@ -25,14 +25,7 @@ from urifilter_redis.engine.steps import Flow, Timeouts
 from urifilter_redis.errors import FilterAPIError, UriFilterError
 from urifilter_redis.flows.checkpoint import Written
 from urifilter_redis.flows.rotation import Rotation
-from urifilter_redis.http_api import (
-    ATTEMPT_HEADER,
-    DEFAULT_PORT,
-    KEY_HEADER,
-    MOST_LISTED,
-    OPERATIONS,
-    write_json,
-)
+from urifilter_redis.http_api import ATTEMPT_HEADER, DEFAULT_PORT, KEY_HEADER, MOST_LISTED, OPERATIONS, write_json
 from urifilter_redis.protocol.call_ids import PROOF_LIFE
 from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.config import FilterSettings
@@ -69,12 +62,7 @@ class API:
     """The service's address and the flows of requests to it; nothing here connects."""
 
     def __init__(
-        self,
-        url: str | None,
-        access_token: str | None,
-        timeouts: Timeouts,
-        verify: Verify,
-        proxy: str | None,
+        self, url: str | None, access_token: str | None, timeouts: Timeouts, verify: Verify, proxy: str | None
     ) -> None:
         for name, value in {"url": url, "access_token": access_token, "proxy": proxy}.items():
             check_text(name, value, optional=True)

@@ -225,11 +225,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         holdings.orphans.clear()  # they stay with the old holder
 
     def _answers(
-        self,
-        method: Method[Any],
-        objects: Sequence[Any],
-        holder: dict[str, Any],
-        payloads: Sequence[Any] | None = None,
+        self, method: Method[Any], objects: Sequence[Any], holder: dict[str, Any], payloads: Sequence[Any] | None = None
     ) -> Flow[list[Any]]:
         """Return the answers to a call of a holder; the holdings do not note them."""
         call = ClaimsCall(self.name, method, holder, objects, payloads=payloads)

@@ -48,16 +48,7 @@ from urifilter_redis.service.filters import Filters, connect
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.metrics import read_gauges
 from urifilter_redis.service.middleware import COMMAND, COUNTS
-from urifilter_redis.service.requests import (
-    check_items,
-    header,
-    headers_of,
-    parse,
-    query,
-    read,
-    receive,
-    tokens_in,
-)
+from urifilter_redis.service.requests import check_items, header, headers_of, parse, query, read, receive, tokens_in
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import ServiceSettings
 from urifilter_redis.service.tokens import EVERYTHING, Token, bound

@@ -107,11 +107,7 @@ _GAUGES = (
     ("urifilter_filter_epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
     (_SHARDS, "Shards of the filter.", lambda m: m.info.shards),
     (_RESTORING, "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
-    (
-        _RESTORING_SHARDS,
-        "Shards that are not restored yet.",
-        lambda m: 0 if m.info.phase != "restoring" else None,
-    ),
+    (_RESTORING_SHARDS, "Shards that are not restored yet.", lambda m: 0 if m.info.phase != "restoring" else None),
     (
         "urifilter_filter_restored_unacknowledged",
         "1: the filter was restored from a checkpoint, and nobody has acknowledged it.",

@@ -40,14 +40,7 @@ _ATTEMPT, _REQUEST_ID = ATTEMPT_HEADER.lower().encode(), b"x-request-id"
 _ANSWER_HEADERS = [(name.lower().encode(), value.encode()) for name, value in ANSWER_HEADERS.items()]
 
 #: The error codes of requests that had no right to be asked; they are counted by address.
-_REFUSED = {
-    "bad_host",
-    "behind_proxy",
-    "forbidden",
-    "foreign_origin",
-    "too_many_wrong_tokens",
-    "unauthorized",
-}
+_REFUSED = {"bad_host", "behind_proxy", "forbidden", "foreign_origin", "too_many_wrong_tokens", "unauthorized"}
 
 log_refusals = logging.getLogger("urifilter_redis.service")
 log = logging.getLogger("urifilter_redis.service.requests")

@@ -181,12 +181,7 @@ def _schemas(most: int) -> dict[str, Any]:
 def _create_requests() -> dict[str, Any]:
     """Describe the settings of a new filter: a schema for each retention, and one of them all."""
     known = FilterSettings.model_json_schema()["properties"]
-    choices = {
-        "hash": HASHES,
-        "normalize": NORMALIZATIONS,
-        "write": WRITES,
-        "expire_after": EXPIRE_AFTER,
-    }
+    choices = {"hash": HASHES, "normalize": NORMALIZATIONS, "write": WRITES, "expire_after": EXPIRE_AFTER}
     found: dict[str, Any] = {}
     for retention in RETENTIONS:
         others = {name for names in _OF_RETENTION.values() for name in names} - {*_OF_RETENTION[retention]}

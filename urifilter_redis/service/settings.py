@@ -188,11 +188,7 @@ class ServiceSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        extra="forbid",
-        frozen=True,
-        env_prefix=_PREFIX,
-        env_nested_delimiter="__",
-        env_ignore_empty=True,
+        extra="forbid", frozen=True, env_prefix=_PREFIX, env_nested_delimiter="__", env_ignore_empty=True
     )
 
     redis_url: str | None = None

@@ -60,8 +60,7 @@ class Used:
             before = refused.get(address, Refused(0, 0.0))
             refused[address] = Refused(before.times + times, max(before.last, last))
         return Used(
-            _newest(tokens, MOST_NAMES, lambda last: last),
-            _newest(refused, MOST_ADDRESSES, lambda each: each.last),
+            _newest(tokens, MOST_NAMES, lambda last: last), _newest(refused, MOST_ADDRESSES, lambda each: each.last)
         )
 
 

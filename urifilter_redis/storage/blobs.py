@@ -122,11 +122,7 @@ def read_pieces(backend: Backend, name: str, content: Content, first: int, last:
 
 
 def read_records(
-    backend: Backend,
-    name: str,
-    checkpoint: Checkpoint,
-    kind: str,
-    use: Callable[[list[Any]], Flow[None]],
+    backend: Backend, name: str, checkpoint: Checkpoint, kind: str, use: Callable[[list[Any]], Flow[None]]
 ) -> Flow[None]:
     """Read the records of a checkpoint, some at a time.
 
