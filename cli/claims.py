@@ -45,7 +45,16 @@ from .common import (
     shared,
 )
 from .filters import yes_option
-from .line_commands import Summary, change_lines, check_readable, filter_command, finish, lines_command, open_filter
+from .line_commands import (
+    Input,
+    Summary,
+    change_lines,
+    check_readable,
+    filter_command,
+    finish,
+    lines_command,
+    open_filter,
+)
 from .output import Output
 from .printing import Printer, Undoing, print_lines
 from .records import item_of
@@ -57,7 +66,7 @@ if TYPE_CHECKING:
     from urifilter_redis import Claim, Outstanding
     from urifilter_redis.claiming.blocking import Claims
 
-    from .records import Form, Window
+    from .records import Window
 
 L = TypeVar("L", InFlight, DeadLetter)
 
@@ -171,7 +180,7 @@ class _Claimed(Summary):
     def text(self) -> str:
         """The summary for people."""
         counts = f"{self.new:,} claimed, {self.in_flight:,} in flight already, {self.seen:,} seen before"
-        return f"{self.counted}: {counts} (filter {self.filter})"
+        return f"{self.counted}: {counts} (filter {self.given.filter})"
 
 
 class _Committed(Summary):
@@ -198,17 +207,7 @@ class _Released(Summary):
 @holder_option("Go on as this holder, 16 hex digits; by default a new one is drawn.")
 @yes_option
 @pass_shared
-def claim(
-    options: Shared,
-    name: str,
-    files: tuple[str, ...],
-    *,
-    form: Form,
-    quiet: bool,
-    lease: float,
-    holder: str | None,
-    yes: bool,
-) -> None:
+def claim(options: Shared, given: Input, *, lease: float, holder: str | None, yes: bool) -> None:
     """Print the lines of files, or of stdin, that are neither seen nor in flight, and claim them.
 
     A line is in flight until `urifilter commit` makes it final, or `urifilter release` gives it back. The lease begins
@@ -218,20 +217,20 @@ def claim(
     Example:
       urifilter claim --filter news links.txt > todo.txt
     """
-    summary, output = _Claimed(name, form=form), Output(form.end)
-    check_readable(files, summary)
+    summary, output, name = _Claimed(given), Output(given.form.end), given.filter
+    check_readable(summary)
     with Signals() as signals:
         with signals.allowed():
             news = open_filter(options, name, yes=yes)
-        with news, news.claims(lease, holder=holder, beats=False) as mine, _beating(news, mine, quiet=quiet):
+        with news, news.claims(lease, holder=holder, beats=False) as mine, _beating(news, mine, quiet=given.quiet):
             summary.holder = mine.holder
-            if not quiet and not options.json:
+            if not given.quiet and not options.json:
                 say(_hint(name, mine.holder, lease))
             printer = Printer(signals, output, summary, _undoing(mine))
             holding = Holding(mine.holder, round(lease * 1000))
             stream: Stream[Window] = Stream(news, "claim", printer.take, claim_options=partial(_claim_options, holding))
-            print_lines(stream, printer, files, quiet=quiet, choose=partial(_keepable, summary))
-        finish(options, summary, summary.text, None, quiet=quiet, to_stdout=False)
+            print_lines(stream, printer, choose=partial(_keepable, summary))
+        finish(options, summary, summary.text, None, to_stdout=False)
 
 
 @click.command()
@@ -242,17 +241,7 @@ def claim(
 @holder_option("With --reject: reject only lines that this holder has in flight.")
 @lease_option("With --holder: how long its other lines stay in flight from now.")
 @pass_shared
-def commit(
-    options: Shared,
-    name: str,
-    files: tuple[str, ...],
-    *,
-    form: Form,
-    quiet: bool,
-    reject: str | None,
-    holder: str | None,
-    lease: float,
-) -> None:
+def commit(options: Shared, given: Input, *, reject: str | None, holder: str | None, lease: float) -> None:
     """Make the lines of files, or of stdin, final, whoever has them in flight: they are seen from now on.
 
     \b
@@ -263,16 +252,16 @@ def commit(
     if (reject is None) != (holder is None):
         raise click.UsageError("--reject and --holder go together: only what a holder has in flight is rejected")
     holding = NO_HOLDER
-    summary: Summary = _Committed(name, form=form)
-    text = "{new:,} final now, {seen:,} were before (filter {filter})"
+    summary: Summary = _Committed(given)
+    text = "{new:,} final now, {seen:,} were before (filter {given.filter})"
     if holder is not None and reject is not None:
         holding = Holding(holder, round(lease * 1000))
-        summary, text = _Rejected(name, form=form), "{new:,} rejected, {seen:,} were not in flight (filter {filter})"
+        summary, text = _Rejected(given), "{new:,} rejected, {seen:,} were not in flight (filter {given.filter})"
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
         return options_of_commit(holding, reject)
 
-    change_lines(options, "commit", summary, files, text, claim_options=claim_options, fills=True, quiet=quiet)
+    change_lines(options, "commit", summary, text, claim_options=claim_options, fills=True)
 
 
 @click.command()
@@ -283,16 +272,7 @@ def commit(
 @lease_option("With --holder: how long its other lines stay in flight from now.")
 @pass_shared
 def release(
-    options: Shared,
-    name: str,
-    files: tuple[str, ...],
-    *,
-    form: Form,
-    quiet: bool,
-    delay: float | None,
-    failed: bool,
-    holder: str | None,
-    lease: float,
+    options: Shared, given: Input, *, delay: float | None, failed: bool, holder: str | None, lease: float
 ) -> None:
     """Give back the lines of files, or of stdin, that are in flight: `urifilter reclaim` offers them again.
 
@@ -300,13 +280,13 @@ def release(
     Example:
       urifilter release --filter news --failed --delay 30s failed.txt
     """
-    text = "{seen:,} given back, {new:,} were not in flight (filter {filter})"
+    text = "{seen:,} given back, {new:,} were not in flight (filter {given.filter})"
     holding = NO_HOLDER if holder is None else Holding(holder, round(lease * 1000))
 
     def claim_options(_: Sequence[bytes]) -> ClaimOptions:
         return options_of_release(holding, delay or 0.0, failed=failed)
 
-    change_lines(options, "release", _Released(name, form=form), files, text, claim_options=claim_options, quiet=quiet)
+    change_lines(options, "release", _Released(given), text, claim_options=claim_options)
 
 
 def _claim_options(holding: Holding, items: Sequence[bytes]) -> ClaimOptions:

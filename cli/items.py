@@ -8,8 +8,8 @@ import itertools
 import json
 import os
 import secrets
-import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from .filters import rules_option, yes_option
 from .line_commands import (
     DEFAULT_FILTER,
     NEAR_CACHE,
+    Input,
     Summary,
     change_lines,
     check_readable,
@@ -45,7 +46,7 @@ from .signals import Signals
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .records import Form, Window
+    from .records import Window
 
 #: The lines that ``dedupe --count`` prints at once. A signal ends it between two of these.
 COUNTS_AT_ONCE = 4000
@@ -56,42 +57,39 @@ COUNTS_AT_ONCE = 4000
 @max_age_option
 @yes_option
 @pass_shared
-def add(
-    options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool, max_age: int | None, yes: bool
-) -> None:
+def add(options: Shared, given: Input, *, max_age: int | None, yes: bool) -> None:
     """Insert the lines of files, or of stdin.
 
     \b
     Example:
       urifilter add --filter news seen-already.txt
     """
-    summary = Summary(name, form=form)
-    check_readable(files, summary)
-    with open_filter(options, name, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
+    summary = Summary(given)
+    check_readable(summary)
+    with open_filter(options, given.filter, yes=yes, near_cache=NEAR_CACHE) as news, Signals() as signals:
         stream: Stream[Window] = Stream(news, "insert", lambda _, ages: summary.count(ages), max_age)
-        put_whole(stream, files, summary, signals, quiet=quiet)
-        text = f"{summary.counted}: {summary.new:,} added to filter {summary.filter}, {summary.seen:,} were there"
-        finish(options, summary, text, news, quiet=quiet)
+        put_whole(stream, summary, signals)
+        text = f"{summary.counted}: {summary.new:,} added to filter {given.filter}, {summary.seen:,} were there"
+        finish(options, summary, text, news)
 
 
 @click.command()
 @lines_command
 @pass_shared
-def forget(options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool) -> None:
+def forget(options: Shared, given: Input) -> None:
     """Make the lines of files, or of stdin, new again.
 
     \b
     Example:
       urifilter forget --filter news crawl-again.txt
     """
-    text = "{seen:,} forgotten, {new:,} were not there"
-    change_lines(options, "forget", Summary(name, form=form), files, text, quiet=quiet)
+    change_lines(options, "forget", Summary(given), "{seen:,} forgotten, {new:,} were not there")
 
 
 @click.command()
 @lines_command
 @pass_shared
-def remove(options: Shared, name: str, files: tuple[str, ...], *, form: Form, quiet: bool) -> None:
+def remove(options: Shared, given: Input) -> None:
     """Remove the lines of files, or of stdin, from a filter of layout counting.
 
     Remove only lines that were inserted: removing others may make other items new.
@@ -100,8 +98,7 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, form: Form, qu
     Example:
       urifilter remove --filter queue done.txt
     """
-    text = "{seen:,} removed, {new:,} were not there"
-    change_lines(options, "remove", Summary(name, form=form), files, text, quiet=quiet)
+    change_lines(options, "remove", Summary(given), "{seen:,} removed, {new:,} were not there")
 
 
 @click.command()
@@ -110,17 +107,7 @@ def remove(options: Shared, name: str, files: tuple[str, ...], *, form: Form, qu
 @click.option("--new", "only_new", is_flag=True, help="Print only the lines that are not in the filter.")
 @click.option("--archive-file", type=click.Path(path_type=Path), help="Ask an exported filter instead of a server.")
 @pass_shared
-def check(
-    options: Shared,
-    name: str,
-    files: tuple[str, ...],
-    *,
-    form: Form,
-    quiet: bool,
-    only_new: bool,
-    max_age: int | None,
-    archive_file: Path | None,
-) -> None:
+def check(options: Shared, given: Input, *, only_new: bool, max_age: int | None, archive_file: Path | None) -> None:
     """Print "seen" or "new" and a tab before each line, without inserting it. With --json print an object a line.
 
     A header of CSV stands alone.
@@ -131,7 +118,7 @@ def check(
     Example:
       urifilter check --filter words --new text.txt
     """
-    summary, output = Summary(name, form=form), Output(b"\n" if options.json else form.end)
+    summary, output = Summary(given), Output(b"\n" if options.json else given.form.end)
 
     def head(header: bytes) -> None:
         if not options.json:
@@ -147,19 +134,18 @@ def check(
             output.write()
         summary.count(ages)
 
-    quiet_bar = quiet or sys.stdout.isatty()
     with (
-        ExportedFilter(archive_file) if archive_file else open_filter(options, name, make=False) as asked,
+        ExportedFilter(archive_file) if archive_file else open_filter(options, given.filter, make=False) as asked,
         Signals() as signals,
     ):
         if isinstance(asked, StreamedFilter):
-            put_all(Stream(asked, "contains", show, max_age), files, summary, signals, quiet=quiet_bar, head=head)
+            put_all(Stream(asked, "contains", show, max_age), summary, signals, head=head)
         else:
-            for window in windows(files, summary, signals, quiet=quiet_bar):
+            for window in windows(summary, signals, prints=True):
                 if window.header is not None:
                     head(window.header)
                 show(window, asked.ages(window.items, max_age=max_age))
-    if options.json and not quiet:
+    if options.json and not given.quiet:
         say(json.dumps(summary.about()))
     found = summary.new if only_new else summary.seen
     raise click.exceptions.Exit(2 if summary.end_bad() else 0 if found else 1)
@@ -192,11 +178,8 @@ def _marked(lines: Sequence[bytes], ages: Answers) -> list[bytes]:
 @pass_shared
 def dedupe(
     options: Shared,
-    name: str,
-    files: tuple[str, ...],
+    given: Input,
     *,
-    form: Form,
-    quiet: bool,
     temporary: bool,
     normalize: str | None,
     rules: Path | None,
@@ -222,20 +205,21 @@ def dedupe(
         raise click.UsageError("--count needs --temporary: a filter does not know how often a line came")
     if counts and max_age is not None:
         raise click.UsageError("--count counts all lines: leave out --max-age")
-    summary = Summary(f"temporary-{secrets.token_hex(8)}" if temporary else name, form=form)
-    output = Output(form.end)
-    check_readable(files, summary)
+    if temporary:
+        given = replace(given, filter=f"temporary-{secrets.token_hex(8)}")
+    summary, output = Summary(given), Output(given.form.end)
+    check_readable(summary)
     if counts:
-        _print_counts(options, files, summary, output, own, quiet=quiet)
+        _print_counts(options, summary, output, own)
         return
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         if temporary and options.redis is None and not has_usable_data_dir():
             stack.enter_context(_temporary_data_dir())
         with contextlib.nullcontext() if temporary else signals.allowed():  # a signal would leave a temporary filter
-            make = temporary or name == DEFAULT_FILTER
+            make = temporary or given.filter == DEFAULT_FILTER
             settings = DEFAULT_SETTINGS | own
-            opened = open_filter(options, summary.filter, make=make, yes=yes, near_cache=NEAR_CACHE, settings=settings)
+            opened = open_filter(options, given.filter, make=make, yes=yes, near_cache=NEAR_CACHE, settings=settings)
             news = stack.enter_context(opened)
         if temporary:
             stack.callback(news.drop)
@@ -248,8 +232,8 @@ def dedupe(
             doubt="`urifilter forget` makes them new again",
         )
         printer = Printer(signals, output, summary, undoing)
-        print_lines(Stream(news, "insert", printer.take, max_age), printer, files, quiet=quiet)
-        finish(options, summary, _deduped(summary), news, quiet=quiet, to_stdout=False)
+        print_lines(Stream(news, "insert", printer.take, max_age), printer)
+        finish(options, summary, _deduped(summary), news, to_stdout=False)
 
 
 @contextlib.contextmanager
@@ -265,23 +249,21 @@ def _temporary_data_dir() -> Iterator[None]:
             os.environ |= {} if before is None else {DATA_DIR_VARIABLE: before}
 
 
-def _print_counts(
-    options: Shared, files: tuple[str, ...], summary: Summary, output: Output, own: dict[str, Any], *, quiet: bool
-) -> None:
+def _print_counts(options: Shared, summary: Summary, output: Output, own: dict[str, Any]) -> None:
     """Print each different line where it came first, behind its count, once all are read.
 
     In CSV the count is a column, so that the output is CSV, too.
 
     The counts need the memory that a filter saves, so this process has them, and no server is asked.
     """
-    normalize = own.get("normalize", "none")
+    form, normalize = summary.given.form, own.get("normalize", "none")
     rules = canonical_rules(own["rules"], normalize) if "rules" in own else None
     digester = make_digester(normalize, "mmh3", new_seed("mmh3"), rules)
-    between = summary.form.delimiter.encode() if summary.form.kind == "csv" else b"\t"
+    between = form.delimiter.encode() if form.kind == "csv" else b"\t"
     counts: dict[bytes, int] = {}
     first: list[bytes] = []  # in the order of ``counts``
     with Signals() as signals:
-        for window in windows(files, summary, signals, quiet=quiet):
+        for window in windows(summary, signals):
             if window.header is not None:
                 with signals.allowed():
                     output.write_header(_with_count(window.header, between))
@@ -305,7 +287,7 @@ def _print_counts(
         with signals.allowed():
             output.finish()
     text = f"{summary.counted}: {summary.new:,} different"
-    finish(options, summary, text, None, quiet=quiet, to_stdout=False)
+    finish(options, summary, text, None, to_stdout=False)
 
 
 def _with_count(header: bytes, between: bytes) -> bytes:
@@ -315,8 +297,8 @@ def _with_count(header: bytes, between: bytes) -> bytes:
 
 
 def _deduped(summary: Summary) -> str:
-    text = f"{summary.counted}: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.filter})"
+    text = f"{summary.counted}: {summary.new:,} new, {summary.seen:,} seen before (filter {summary.given.filter})"
     if summary.new or not summary.lines:
         return text
-    drop = f"urifilter drop {summary.filter}"
+    drop = f"urifilter drop {summary.given.filter}"
     return f"{text}; all were printed by an earlier run or added: --temporary or `{drop}` starts afresh"

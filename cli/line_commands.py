@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass, field, fields
+import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -45,24 +46,39 @@ NEAR_CACHE = 1_000_000
 TOLD = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a command about lines reads, and for which filter.
+
+    Attributes:
+        filter: the filter's name.
+        files: the paths; ``-`` and none: stdin.
+        form: how the lines are read.
+        quiet: whether to show neither progress nor a summary.
+    """
+
+    filter: str = ""
+    files: tuple[str, ...] = ()
+    form: Form = PLAIN
+    quiet: bool = False
+
+
 @dataclass
 class Summary:
     """The result of a command; the attributes are the keys of its JSON, but for those in ``names``.
 
     Attributes:
-        filter: the filter's name.
+        given: what the command reads; JSON has its filter and its field.
         lines: the number of lines that were answered.
         new: the number of lines that were new; ``forget`` and ``remove``: that were not there.
         seen: the number of lines that were seen; ``forget`` and ``remove``: that were there.
         bad: the number of files and lines that were left out.
-        form: how the lines are read; JSON has its field.
     """
 
     #: The keys of JSON that have other names than their attributes.
     names: ClassVar[dict[str, str]] = {}
 
-    filter: str
-    form: Form = field(default=PLAIN, kw_only=True)
+    given: Input
     lines: int = 0
     new: int = 0
     seen: int = 0
@@ -70,13 +86,13 @@ class Summary:
 
     def about(self) -> dict[str, Any]:
         """Return the object for JSON."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "form"}
-        return {self.names.get(name, name): value for name, value in values.items()} | self.form.about()
+        counts = {self.names.get(name, name): value for name, value in vars(self).items() if name != "given"}
+        return {"filter": self.given.filter} | counts | self.given.form.about()
 
     @property
     def counted(self) -> str:
         """The number of lines, with the field that counts."""
-        return counted(self.lines, self.form.noun) + self.form.of_field
+        return counted(self.lines, self.given.form.noun) + self.given.form.of_field
 
     def report_bad(self, message: str) -> None:
         """Report and count a file or line that was left out."""
@@ -184,10 +200,18 @@ def _form(values: dict[str, Any], *, csv: bool, jsonl: bool) -> Form:
     return Form(kind, **{name: value for name, value in values.items() if value is not None})
 
 
-#: The arguments and options of the commands about lines.
-lines_command = with_options(
-    click.argument("files", nargs=-1, type=click.Path(allow_dash=True)), filter_command, form_options
-)
+def lines_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options of the commands about lines; the command gets them as ``given``."""
+
+    @click.argument("files", nargs=-1, type=click.Path(allow_dash=True))
+    @filter_command
+    @form_options
+    @functools.wraps(command)
+    def with_input(*arguments: Any, name: str, files: tuple[str, ...], form: Form, quiet: bool, **options: Any) -> None:
+        command(*arguments, given=Input(name, files, form, quiet), **options)
+
+    return with_input
+
 
 max_age_option = click.option(
     "--max-age",
@@ -223,12 +247,10 @@ def change_lines(
     options: Shared,
     command: str,
     summary: Summary,
-    files: tuple[str, ...],
     text: str,
     *,
     claim_options: Callable[[Sequence[bytes]], ClaimOptions] | None = None,
     fills: bool = False,
-    quiet: bool,
 ) -> None:
     """Do a command that changes the state of lines, and print only a summary.
 
@@ -236,40 +258,40 @@ def change_lines(
         options: the shared options.
         command: the command of ``Stream``.
         summary: counts the lines.
-        files: the paths; none: stdin.
-        text: the format of the summary's text, with the attributes of ``summary``.
+        text: the format of the summary's text, with the attributes of ``summary`` and ``given``.
         claim_options: see ``Stream``.
         fills: whether the filter may be over capacity afterwards.
-        quiet: whether to print no summary.
     """
-    with open_filter(options, summary.filter, make=False) as news, Signals() as signals:
+    with open_filter(options, summary.given.filter, make=False) as news, Signals() as signals:
         stream: Stream[Window] = Stream(
             news, command, lambda _, answers: summary.count(answers), claim_options=claim_options
         )
-        put_whole(stream, files, summary, signals, quiet=quiet)
+        put_whole(stream, summary, signals)
         told = f"{summary.counted}: {text.format_map(vars(summary))}"
-        finish(options, summary, told, news if fills else None, quiet=quiet)
+        finish(options, summary, told, news if fills else None)
 
 
-def check_readable(files: tuple[str, ...], summary: Summary) -> None:
+def check_readable(summary: Summary) -> None:
     """End the command if no file can be read, before a filter is made for them."""
-    reasons = [why_unreadable(name, summary.form) for name in files]
+    files = summary.given.files
+    reasons = [why_unreadable(name, summary.given.form) for name in files]
     if files and all(reasons):
         for name, why in zip(files, reasons, strict=True):
             summary.report_bad(f"{name}: {why}")
         raise click.exceptions.Exit(2)
 
 
-def windows(files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool) -> Iterator[Window]:
+def windows(summary: Summary, signals: Signals, *, prints: bool = False) -> Iterator[Window]:
     """Yield windows of lines, read as the summary says, and empty ones.
 
     A signal during the reading, or between two windows, ends the command.
-    ``quiet`` shows no progress, which would mix with lines that are printed on the same terminal.
+    ``prints``: lines are printed meanwhile; on the same terminal progress would mix with them, and is not shown.
     """
-    names = files or ("-",)
-    with progress(total_size(names), quiet=quiet) as advance:
+    given = summary.given
+    names = given.files or ("-",)
+    with progress(total_size(names), quiet=given.quiet or (prints and sys.stdout.isatty())) as advance:
         found = windows_of(
-            names, summary.report_bad, advance, signals.wait, form=summary.form, most=UNDER_WAY // 2, pauses=True
+            names, summary.report_bad, advance, signals.wait, form=given.form, most=UNDER_WAY // 2, pauses=True
         )
         while True:
             with signals.allowed():
@@ -280,9 +302,10 @@ def windows(files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet
 
 
 def finish(
-    options: Shared, summary: Summary, text: str, news: StreamedFilter | None, *, quiet: bool, to_stdout: bool = True
+    options: Shared, summary: Summary, text: str, news: StreamedFilter | None, *, to_stdout: bool = True
 ) -> None:
     """Print the summary; exit with 2 if any file or line was left out."""
+    quiet = summary.given.quiet
     notice = over_capacity(news) if news is not None and (options.json or not quiet) else ""
     about = summary.about() | ({} if news is None else {"over_capacity": bool(notice)})
     if options.json and to_stdout:
@@ -297,11 +320,9 @@ def finish(
 
 def put_all(
     stream: Stream[Window],
-    files: tuple[str, ...],
     summary: Summary,
     signals: Signals,
     *,
-    quiet: bool,
     choose: Callable[[Window], Window] | None = None,
     head: Callable[[bytes], object] | None = None,
 ) -> None:
@@ -309,14 +330,12 @@ def put_all(
 
     Args:
         stream: the stream.
-        files: the paths; none: stdin.
-        summary: says how the lines are read.
+        summary: says what is read.
         signals: the signals that may stop it.
-        quiet: whether to show no progress.
         choose: returns the part of a window that the command takes; None: all of it.
-        head: called with the header that all files share, before their lines; None: it is not printed.
+        head: called with the header that all files share, before their lines; None: nothing is printed.
     """
-    for window in windows(files, summary, signals, quiet=quiet):
+    for window in windows(summary, signals, prints=head is not None):
         if window.header is not None and head is not None:
             head(window.header)
         if window:
@@ -327,12 +346,10 @@ def put_all(
     stream.drain()
 
 
-def put_whole(
-    stream: Stream[Window], files: tuple[str, ...], summary: Summary, signals: Signals, *, quiet: bool
-) -> None:
+def put_whole(stream: Stream[Window], summary: Summary, signals: Signals) -> None:
     """Do as ``put_all``; if a signal stops it, finish the lines that were read."""
     try:
-        put_all(stream, files, summary, signals, quiet=quiet)
+        put_all(stream, summary, signals)
     except Interrupted:
         stream.drain()
         raise

@@ -46,7 +46,7 @@ from urifilter_redis.protocol.routing import shards_by_master
 
 from .common import Shared, columns, complain, count, counted, filter_name, pass_shared, print_json, shared
 from .filters import rules_option, size_options, time_options
-from .line_commands import Summary, form_options, windows
+from .line_commands import Input, Summary, form_options, windows
 from .records import PLAIN
 from .signals import Signals
 
@@ -524,9 +524,9 @@ def _given(arguments: Sequence[str], form: Form) -> Iterator[Sequence[bytes]]:
             raise click.UsageError("items were named, and an option says how stdin is read: give one of both")
         yield [each.encode("utf-8", "surrogateescape") for each in arguments]
         return
-    summary = Summary("", form=form)
+    summary = Summary(Input(form=form, quiet=True))
     with Signals() as signals:
-        for window in windows((), summary, signals, quiet=True):
+        for window in windows(summary, signals):
             yield window.items
     if summary.end_bad():
         raise click.exceptions.Exit(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,21 +108,12 @@ class Printer:
         self._stopped = True
 
 
-def print_lines(
-    stream: Stream[Window],
-    printer: Printer,
-    files: tuple[str, ...],
-    *,
-    quiet: bool,
-    choose: Callable[[Window], Window] | None = None,
-) -> None:
+def print_lines(stream: Stream[Window], printer: Printer, *, choose: Callable[[Window], Window] | None = None) -> None:
     """Print the new lines of files; if that stops early, undo the work for those that the reader may not have got.
 
     Args:
         stream: asks about the lines, and passes them to the printer.
-        printer: prints the lines.
-        files: the paths; ``-`` is stdin.
-        quiet: whether to show no progress, and to say nothing of what is undone.
+        printer: prints the lines that its summary says are read.
         choose: see ``put_all``.
 
     Raises:
@@ -134,18 +124,17 @@ def print_lines(
     signals = printer.signals
     try:
         try:
-            shown = quiet or sys.stdout.isatty()
-            put_all(stream, files, printer.summary, signals, quiet=shown, choose=choose, head=printer.head)
+            put_all(stream, printer.summary, signals, choose=choose, head=printer.head)
             with signals.allowed():
                 printer.output.finish()
         except (OSError, Interrupted) as stopped:
-            _wind_up(stream, printer, interrupted=isinstance(stopped, Interrupted), quiet=quiet)
+            _wind_up(stream, printer, interrupted=isinstance(stopped, Interrupted))
             raise
     except AnswerLost as failed:
         raise AnswerLost(f"{failed}; {printer.doubt}") from failed
 
 
-def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool, quiet: bool) -> None:
+def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool) -> None:
     """Finish the windows under way, print none of them, and take back the lines that the reader may not have got.
 
     An interrupted command ends as interrupted even if answers are lost: a message has the number of doubtful lines.
@@ -157,7 +146,7 @@ def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool, qui
         if not interrupted:
             raise
     finally:
-        undelivered = printer.output.undelivered()
+        undelivered, quiet = printer.output.undelivered(), printer.summary.given.quiet
         printer.undoing.take_back(stream.filter.name, undelivered, printer.doubtful, quiet=quiet)
     if printer.doubtful:
         say(f"urifilter: {printer.doubt}")
