@@ -69,11 +69,8 @@ def list_(options: Shared) -> None:
     """
     with _backend(options) as run:
         found = run(entries)
-    if options.json:
-        print_json([asdict(each) for each in found])
-    else:
-        head = ("name", "uid", "layout", "retention", "capacity", "shards", "oldest checkpoint", "slices", "size", "")
-        columns(head, map(_row, found))
+    head = ("name", "uid", "layout", "retention", "capacity", "shards", "oldest checkpoint", "slices", "size", "")
+    options.tell_rows([asdict(each) for each in found], head, map(_row, found))
 
 
 def _row(each: Entry) -> tuple[object, ...]:
@@ -136,11 +133,8 @@ def verify(options: Shared, name: str | None) -> None:
     """
     with _backend(options) as run, bar(name or "archive") as report:
         found = run(lambda backend: verify_all(backend, name, report))
-    if options.json:
-        print_json(asdict(found))
-    else:
-        for problem in found.problems:
-            click.echo(problem)
+    options.tell(asdict(found), *found.problems)
+    if not options.json:
         for each, numbers in found.checkpoints.items():
             say(f"{each}: {_whole(numbers)}")
         say(f"{counted(found.documents, 'document')}, {size_text(found.packed)}: {len(found.problems)} damaged")
@@ -176,10 +170,9 @@ def export(options: Shared, name: str, file: Path) -> None:
     with _backend(options) as run, bar(name) as report:
         found = run(lambda backend: export_filter(backend, name, file, report))
     begun = min(each.begun for each in found) / 1000
-    if options.json:
-        print_json({"filter": name, "file": str(file), "begun": begun, "size": file.stat().st_size})
-    else:
-        say(f"{file}: {name} as of {moment(begun)}, {size_text(file.stat().st_size)}")
+    size = file.stat().st_size
+    about = {"filter": name, "file": str(file), "begun": begun, "size": size}
+    options.tell(about, f"{file}: {name} as of {moment(begun)}, {size_text(size)}", write=say)
 
 
 @archive.command(name="import")
@@ -200,10 +193,8 @@ def import_(options: Shared, file: Path, shards: int | None) -> None:
     """
     with _backend(options) as run, bar(file.name) as report:
         name, config = run(lambda backend: import_filter(backend, file, report, shards))
-    if options.json:
-        print_json({"filter": name, "uid": config.uid, "shards": config.shards})
-    else:
-        say(f"{name} is in the archive: urifilter restore {name} brings it into Redis")
+    text = f"{name} is in the archive: urifilter restore {name} brings it into Redis"
+    options.tell({"filter": name, "uid": config.uid, "shards": config.shards}, text, write=say)
 
 
 @archive.command()
@@ -226,10 +217,8 @@ def prune(options: Shared, name: str | None, older_than: str) -> None:
         done = run(lambda backend: prune_leftovers(backend, age, name))
     for problem in done.problems:
         say(f"urifilter: {problem}")
-    if options.json:
-        print_json(asdict(done))
-    else:
-        expired = counted(done.documents, "expired document")
-        say(f"removed {counted(done.blobs, 'leftover')}, {size_text(done.packed)}, and {expired}")
+    expired = counted(done.documents, "expired document")
+    text = f"removed {counted(done.blobs, 'leftover')}, {size_text(done.packed)}, and {expired}"
+    options.tell(asdict(done), text, write=say)
     if done.problems:
         raise click.exceptions.Exit(1)

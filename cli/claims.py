@@ -371,10 +371,8 @@ def beat(options: Shared, holder: str, name: str, *, quiet: bool, lease: float) 
     """
     with open_filter(options, name, make=False) as news:
         in_flight = news.beat(holder, lease)
-    if options.json:
-        print_json({"filter": name, "holder": holder, "in_flight": in_flight, "lease": lease})
-    elif not quiet:
-        click.echo(f"{counted(in_flight, 'item')} in flight (filter {name})")
+    about = {"filter": name, "holder": holder, "in_flight": in_flight, "lease": lease}
+    options.tell(about, f"{counted(in_flight, 'item')} in flight (filter {name})", quiet=quiet)
     if not in_flight:
         raise click.exceptions.Exit(NOTHING_IN_FLIGHT)
 
@@ -421,10 +419,8 @@ def dead_letters(options: Shared, name: str, limit: int | None, *, retry: bool) 
     with UriFilter.open(name, **options.filter()) as news:
         if retry:
             count = news.retry_dead_letters()
-            if options.json:
-                print_json({"filter": name, "offered": count})
-            else:
-                click.echo(f"{counted(count, 'item')} offered once more (filter {name})")
+            text = f"{counted(count, 'item')} offered once more (filter {name})"
+            options.tell({"filter": name, "offered": count}, text)
             return
         found = news.dead_letters(most + 1)
 

@@ -87,6 +87,23 @@ class Shared:
         """Return the library's arguments to open or create a filter."""
         return self.where() | {"archive": self.archive}
 
+    def tell(
+        self, value: object, *lines: str, quiet: bool = False, write: Callable[[str], object] = click.echo
+    ) -> None:
+        """Print the result of a command: with --json the value, else by ``write`` the lines, unless ``quiet``."""
+        if self.json:
+            print_json(value)
+        elif not quiet:
+            for line in lines:
+                write(line)
+
+    def tell_rows(self, values: list[Any], head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Print a list: with --json the values, else a table of rows."""
+        if self.json:
+            print_json(values)
+        else:
+            columns(head, rows)
+
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
 

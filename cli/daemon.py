@@ -16,7 +16,7 @@ import click
 from urifilter_redis import UriFilterError
 from urifilter_redis.extras import how_to_get
 
-from .common import Shared, pass_shared, print_json, say, shared, with_options
+from .common import Shared, pass_shared, say, shared, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -189,8 +189,6 @@ def add_stop_and_status(group: click.Group, what: str) -> None:
     @pass_shared
     def status(options: Shared, pidfile: Path) -> None:
         process = running(pidfile)
-        if options.json:
-            print_json({"running": bool(process), "process": process or None})
-        else:
-            click.echo(f"running, process {process}" if process else "not running")
+        text = f"running, process {process}" if process else "not running"
+        options.tell({"running": bool(process), "process": process or None}, text)
         sys.exit(0 if process else NOT_RUNNING)

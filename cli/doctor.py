@@ -26,7 +26,7 @@ from urifilter_redis.protocol import acl
 from urifilter_redis.storage.backends import named_backend
 from urifilter_redis.transport.url import database_of
 
-from .common import Shared, columns, filter_name, pass_shared, print_json, shared
+from .common import Shared, filter_name, pass_shared, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,10 +68,8 @@ def doctor(options: Shared, part: str | None, name: str | None, layout: str | No
     for each in list_filters(**options.where()):
         findings += _filter(options, each)
     findings += _of_archive(options, examine_archive) or ()
-    if options.json:
-        print_json([asdict(finding) for finding in findings])
-    else:
-        columns(("level", "subject", "finding"), ((f.level, f.subject, f.text) for f in findings))
+    rows = ((finding.level, finding.subject, finding.text) for finding in findings)
+    options.tell_rows([asdict(finding) for finding in findings], ("level", "subject", "finding"), rows)
     if any(finding.level == "danger" for finding in findings):
         raise click.exceptions.Exit(1)
 
@@ -79,12 +77,9 @@ def doctor(options: Shared, part: str | None, name: str | None, layout: str | No
 def _print_acl(options: Shared, part: str, name: str | None, layout: str) -> None:
     database = database_of(options.redis) if options.redis else 0
     line = acl.line(part, options.prefix, name, database=database, layout=layout)
-    if options.json:
-        keys = acl.patterns(options.prefix, name)
-        needed = acl.commands(part, database=database, layout=layout)
-        print_json({"part": part, "line": line, "commands": needed, "keys": keys})
-    else:
-        click.echo(line)
+    needed = acl.commands(part, database=database, layout=layout)
+    keys = acl.patterns(options.prefix, name)
+    options.tell({"part": part, "line": line, "commands": needed, "keys": keys}, line)
 
 
 def _of_archive(options: Shared, flow: Callable[[Backend], Flow[T]]) -> T | None:

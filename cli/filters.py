@@ -152,10 +152,7 @@ def create(
     may_change = not (is_chosen or found.archive or found.inserted) and allows_module(found)
     if may_change and run(has_module, **options.where()):
         say("urifilter: this server has Bloom filters of its own (BF.*): with --layout redisbloom inserts are faster")
-    if options.json:
-        print_json(found.to_dict())
-    else:
-        click.echo(f"{name}: {_described(config)}")
+    options.tell(found.to_dict(), f"{name}: {_described(config)}")
 
 
 def _described(config: Config) -> str:
@@ -192,11 +189,8 @@ def list_(options: Shared) -> None:
         except UriFilterError as error:
             complain(str(error), type(error).__name__)
             broken = True
-    if options.json:
-        print_json([each.to_dict() for each in found])
-    else:
-        head = ("name", "retention", "inserted", "full", "errors", "memory", "next rotation")
-        columns(head, (_row(each) for each in found))
+    head = ("name", "retention", "inserted", "full", "errors", "memory", "next rotation")
+    options.tell_rows([each.to_dict() for each in found], head, map(_row, found))
     if broken:
         raise click.exceptions.Exit(2)
 
@@ -290,7 +284,4 @@ def drop(options: Shared, name: str, *, yes: bool, keep_archive: bool) -> None:
         click.confirm(f"Forget everything that {name!r} has seen?", abort=True, err=True)
     if not drop_filter(name, keep_archive=keep_archive, archive=options.archive, **options.where()):
         raise FilterNotFound(f"there is no filter {name!r}")
-    if options.json:
-        print_json({"filter": name, "dropped": True})
-    else:
-        say(f"dropped {name}")
+    options.tell({"filter": name, "dropped": True}, f"dropped {name}", write=say)

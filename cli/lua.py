@@ -28,7 +28,7 @@ from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.scripts import COMMANDS, INDEX, exported_files, files_in, load, variants
 from urifilter_redis.transport.url import redis_cli
 
-from .common import Group, Shared, columns, counted, filter_name, packed, pass_shared, print_json, say, shared
+from .common import Group, Shared, counted, filter_name, packed, pass_shared, say, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,10 +64,8 @@ def list_(options: Shared) -> None:
     rows = [
         (script.name, script.sha1, script.source.split("\n")[0].split(": ", 1)[1]) for script in variants(BLOCKED_K)
     ]
-    if options.json:
-        print_json([{"name": name, "sha1": sha1, "purpose": purpose} for name, sha1, purpose in rows])
-    else:
-        columns(("name", "SHA1", "purpose"), rows)
+    about = [{"name": name, "sha1": sha1, "purpose": purpose} for name, sha1, purpose in rows]
+    options.tell_rows(about, ("name", "SHA1", "purpose"), rows)
 
 
 @lua.command(name="load")
@@ -82,11 +80,8 @@ def load_(options: Shared) -> None:
     """
     scripts = variants(BLOCKED_K)
     _load(options, scripts)
-    if options.json:
-        print_json({each.name: each.sha1 for each in scripts})
-        return
-    for each in scripts:
-        click.echo(f"{each.name} {each.sha1}")
+    found = {each.name: each.sha1 for each in scripts}
+    options.tell(found, *map(" ".join, found.items()))
 
 
 @lua.command()
@@ -114,11 +109,9 @@ def export(options: Shared, folder: Path, force: bool) -> None:  # noqa: FBT001 
         return force or (path == index and bool(written)) or written.get(path.name) == sha1
 
     _write_files(folder, files, is_ours)
-    if options.json:
-        print_json({"folder": str(folder), "files": list(files)})
-    else:
-        scripts = counted(sum(name.endswith(".lua") for name in files), "script")
-        say(f"wrote {scripts}, {', '.join(name for name in files if not name.endswith('.lua'))} into {folder}")
+    scripts = counted(sum(name.endswith(".lua") for name in files), "script")
+    text = f"wrote {scripts}, {', '.join(name for name in files if not name.endswith('.lua'))} into {folder}"
+    options.tell({"folder": str(folder), "files": list(files)}, text, write=say)
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path], bool]) -> None:

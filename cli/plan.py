@@ -345,11 +345,8 @@ def plan(options: Shared, /, capacity: int, error_rate: float, cluster: Cluster 
                 plans.append(Impossible(settings, str(error)))
     if all(isinstance(each, Impossible) for each in plans):  # the fault is in another setting than the error rate
         raise ValueError(next(each.why for each in plans if isinstance(each, Impossible) and each.asked(error_rate)))
-    if options.json:
-        print_json([each.values() for each in plans])
-        return
     head = ("layout", "error rate", "k", "bits an item", "at first", "when full", "bitmaps", "wrongly skipped", "")
-    columns(head, (each.row(error_rate) for each in plans))
+    options.tell_rows([each.values() for each in plans], head, (each.row(error_rate) for each in plans))
 
 
 @dataclass

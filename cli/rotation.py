@@ -19,7 +19,6 @@ from .common import (
     moment,
     open_one_of_all,
     pass_shared,
-    print_json,
     quiet_option,
     say,
     shared,
@@ -59,11 +58,8 @@ def rotate(
         except UriFilterError as error:  # the other filters are rotated all the same
             complain(str(error), type(error).__name__)
             failed = True
-    if options.json:
-        print_json(rows)
-    elif not quiet:
-        for row in rows:
-            click.echo(f"{row['filter']}: {'would rotate' if dry_run else 'rotated'} to epoch {row['epoch']}")
+    did = "would rotate" if dry_run else "rotated"
+    options.tell(rows, *(f"{row['filter']}: {did} to epoch {row['epoch']}" for row in rows), quiet=quiet)
     if failed:
         raise click.exceptions.Exit(2)
     if due and not rows:
@@ -119,7 +115,5 @@ def union(options: Shared, target: str, sources: tuple[str, ...], *, quiet: bool
         except OverCapacity as error:
             confirm(error, "Merge them?")
             added = merge(over_capacity=True)
-        if options.json:
-            print_json({"filter": target, "sources": list(sources), "added": added})
-        elif not quiet:
-            click.echo(f"{target}: about {added:,} items added from {', '.join(sources)}")
+        text = f"{target}: about {added:,} items added from {', '.join(sources)}"
+        options.tell({"filter": target, "sources": list(sources), "added": added}, text, quiet=quiet)

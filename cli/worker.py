@@ -51,10 +51,8 @@ def checkpoint(options: Shared, name: str, *, full: bool, quiet: bool) -> None:
     with UriFilter.open(name, **options.filter()) as opened, steps(opened, name, quiet=quiet):
         done = opened.checkpoint(full=full)
         shards = opened.config.shards
-    if options.json:
-        print_json({"filter": name, **asdict(done)})
-    elif not quiet:
-        click.echo(f"{name}: checkpoint {done.number}: {done.shards} of {shards} shards, {size_text(done.size)}")
+    text = f"{name}: checkpoint {done.number}: {done.shards} of {shards} shards, {size_text(done.size)}"
+    options.tell({"filter": name, **asdict(done)}, text, quiet=quiet)
 
 
 @click.command()
@@ -82,13 +80,11 @@ def restore(options: Shared, name: str, *, quiet: bool) -> None:
             raise click.UsageError("from where? Say --archive or set URIFILTER_ARCHIVE")
     for problem in done.problems if done else ():
         say(f"urifilter: {problem}; something older was used")
-    if options.json:
-        print_json({"filter": name, **(asdict(done) if done else {"shards": 0})})
-    elif not quiet and done:
+    text = "nothing to restore: Redis has what the archive has"
+    if done:
         since = f" of {moment(done.begun)}" if done.begun else ""
-        click.echo(f"{name}: restored {counted(done.shards, 'shard')} to checkpoint {done.checkpoint}{since}")
-    elif not quiet:
-        click.echo(f"{name}: nothing to restore: Redis has what the archive has")
+        text = f"restored {counted(done.shards, 'shard')} to checkpoint {done.checkpoint}{since}"
+    options.tell({"filter": name, **(asdict(done) if done else {"shards": 0})}, f"{name}: {text}", quiet=quiet)
 
 
 @click.command()
@@ -107,11 +103,8 @@ def acknowledge(options: Shared, name: str, *, quiet: bool) -> None:
     """
     with UriFilter.open(name, archive="", **options.where()) as opened:
         shards = opened.acknowledge()
-    if options.json:
-        print_json({"filter": name, "shards": shards})
-    elif not quiet:
-        done = f"restores of {counted(shards, 'shard')} acknowledged" if shards else "nothing to acknowledge"
-        click.echo(f"{name}: {done}")
+    done = f"restores of {counted(shards, 'shard')} acknowledged" if shards else "nothing to acknowledge"
+    options.tell({"filter": name, "shards": shards}, f"{name}: {done}", quiet=quiet)
 
 
 class _Stop:
