@@ -11,9 +11,10 @@ import csv
 import errno
 import io
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import chain, compress, pairwise
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -167,42 +168,36 @@ def _trimmed(text: bytes) -> bytes:
     return text
 
 
-class Records(Protocol):
+class Records(ABC):
     """Reads the records of the files of one command, one file after the other.
 
     Attributes:
         has_head: whether what the first record of the files says is known, as it must be to go on in the midst of one.
     """
 
-    has_head: bool
+    has_head = True
 
-    def begin(self, name: str, place: Place) -> None:
+    def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
+        self._form, self._bad, self._name = form, bad, ""
+
+    def begin(self, name: str, place: Place) -> None:  # noqa: ARG002 - of lines any one is a beginning
         """Begin a file, or go on in it; ``name`` is for messages."""
-        ...
+        self._name = name
 
+    @abstractmethod
     def window(self, piece: Piece) -> tuple[Window, Place]:
         """Return the records that end in a piece, and the place after them.
 
         Raises:
             OSError: this file cannot be read; the text says why.
         """
-        ...
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 - a line is whole
         """Report the record that the end of the file cuts short, if there is one."""
-        ...
 
 
-class _Lines:
+class _Lines(Records):
     """Each line is an item, and printed as such."""
-
-    has_head = True
-
-    def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
-        self._form, self._bad, self._name = form, bad, ""
-
-    def begin(self, name: str, _: Place) -> None:
-        self._name = name
 
     def window(self, piece: Piece) -> tuple[Window, Place]:
         lines = piece.lines
@@ -212,22 +207,14 @@ class _Lines:
         items = self._form.items(lines)
         return Window(items, items), piece.end
 
-    def end(self) -> None:
-        pass
 
-
-class _JsonLines:
+class _JsonLines(Records):
     """Each line is a JSON object, one field of which is the item; a blank line is none."""
 
-    has_head = True
-
     def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
-        self._form, self._bad, self._name = form, bad, ""
+        super().__init__(form, bad)
         # Numbers do not count, so they may be of any length: ``int`` refuses long ones.
         self._decode = json.JSONDecoder(parse_int=float).raw_decode
-
-    def begin(self, name: str, _: Place) -> None:
-        self._name = name
 
     def window(self, piece: Piece) -> tuple[Window, Place]:
         texts, records = [], []
@@ -259,9 +246,6 @@ class _JsonLines:
                 f"it has no field {self._form.field}" if found is self else f"{self._form.field} is no string"
             )
         return found.encode("utf-8", "surrogatepass")
-
-    def end(self) -> None:
-        pass
 
 
 class _NoText(ValueError):
@@ -320,7 +304,7 @@ class _Record:
     why: str = ""
 
 
-class _Csv:
+class _Csv(Records):
     """Records of CSV, one column of which has the items. The first record of each file says its columns.
 
     The module ``csv`` says where a record ends, as it says what its fields are. Bytes are read as characters of Latin-1
@@ -328,7 +312,7 @@ class _Csv:
     """
 
     def __init__(self, form: Form, bad: Callable[[str], None]) -> None:
-        self._form, self._bad, self._name = form, bad, ""
+        super().__init__(form, bad)
         csv.field_size_limit(2**31 - 1)  # of the process; it is 128 KiB otherwise, and ``RECORD_LIMIT`` counts
         self.has_head = False
         self._columns: list[str] | int = 0  #: the names of the columns, or without a header their number
