@@ -104,9 +104,11 @@ def delay_seconds(text: str) -> float:
     return check_delay(seconds(text))
 
 
-def lease_option(text: str = "How long lines stay in flight without a sign of life: 5s to 1h.") -> Decorator:
+def lease_option(
+    text: str = "How long lines stay in flight without a sign of life: 5s to 1h.", default: str = LEASE
+) -> Decorator:
     """Return ``--lease``, in seconds."""
-    return click.option("--lease", type=lease_seconds, metavar="TIME", default=LEASE, show_default=True, help=text)
+    return click.option("--lease", type=lease_seconds, metavar="TIME", default=default, show_default=True, help=text)
 
 
 def _hint(name: str, holder: str, lease: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import secrets
 import shlex
 from collections import defaultdict
@@ -16,18 +15,18 @@ import click
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
 from urifilter_redis.bloom.digest import make_digester, shard_of
-from urifilter_redis.bloom.retention import period_of, seconds_of
 from urifilter_redis.bloom.sizing import BLOCKED_K, LAYOUTS
 from urifilter_redis.engine.queries import ask, ask_masters
 from urifilter_redis.engine.topology import GIVEN
 from urifilter_redis.protocol import calls, claims
-from urifilter_redis.protocol.claims import LEAST_LEASE, MOST_LEASE, NO_HOLDER, Holding, new_delay_holder, new_holder
+from urifilter_redis.protocol.claims import NO_HOLDER, Holding, new_delay_holder, new_holder
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import View
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.protocol.scripts import COMMANDS, INDEX, exported_files, files_in, load, variants
 from urifilter_redis.transport.url import redis_cli
 
+from .claims import holder_option, lease_option
 from .common import Group, Shared, counted, filter_name, packed, pass_shared, say, shared
 
 if TYPE_CHECKING:
@@ -162,8 +161,8 @@ def _check(folder: Path, files: Mapping[str, bytes], may_replace: Callable[[Path
 @click.argument("command", type=click.Choice(list(COMMANDS)))
 @click.argument("name", type=filter_name, required=False)
 @click.argument("items", metavar="[ITEM]...", nargs=-1)
-@click.option("--holder", metavar="HEX", help="A holder that has been drawn before, 16 hex digits.")
-@click.option("--lease", metavar="TIME", default="60s", show_default=True, help="The time for which the holder lives.")
+@holder_option("A holder that has been drawn before, 16 hex digits.")
+@lease_option("The time for which the holder lives.", default="60s")
 @click.option("--layout", type=click.Choice(LAYOUTS), help="By default the first layout that has this script.")
 @click.option(
     "--k",
@@ -180,7 +179,7 @@ def show(
     name: str | None,
     items: tuple[str, ...],
     holder: str | None,
-    lease: str,
+    lease: float,
     layout: str | None,
     k: str,
 ) -> None:
@@ -222,22 +221,14 @@ def _load(options: Shared, scripts: Sequence[Script]) -> list[str]:
     return list(run(lambda session: ask_masters(session, *loads), **options.where()))
 
 
-def _holding(command: str, holder: str | None, lease: str) -> Holding:
+def _holding(command: str, holder: str | None, lease: float) -> Holding:
     """Return the holder of the lines; claim and reclaim draw one, which is told on stderr."""
     if holder is None and command in {"claim", "reclaim"}:
         holder = new_holder()
         say(f"urifilter: the holder is {holder}")
     if holder is None and command == "beat":
         raise click.UsageError("beat takes the --holder that claim has drawn")
-    if holder is not None and not re.fullmatch("(?!00)[0-9a-f]{16}", holder):
-        raise click.UsageError("a holder is 16 hex digits that do not begin with 00")
-    try:
-        seconds = seconds_of(period_of(lease))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    if not LEAST_LEASE <= seconds <= MOST_LEASE:
-        raise click.UsageError(f"a lease is {LEAST_LEASE:.0f} to {MOST_LEASE:.0f} seconds")
-    return NO_HOLDER if holder is None else Holding(holder, seconds * 1000)
+    return NO_HOLDER if holder is None else Holding(holder, round(lease * 1000))
 
 
 def _calls(
