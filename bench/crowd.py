@@ -23,23 +23,8 @@ CONTEXT.set_forkserver_preload(["bench.crowd"])
 #: Seconds that a process waits for the others to begin.
 PATIENCE = 120
 
-#: What a process has: the ``barrier``, the ``filters``, and the ``peers`` that it has connected.
+#: What a process has: the ``barrier``, what is given to ``join``, and the ``peers`` that it has connected.
 _HERE: dict[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Where the filters are, and of which sizes.
-
-    Attributes:
-        capacity: items that each was made for.
-        error_rate: of each.
-        server: the URL of the server.
-    """
-
-    capacity: int
-    error_rate: float
-    server: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +50,17 @@ def shared(name: str) -> bool:
     return isinstance(ALL[name](), OnServer)
 
 
-def _begin(barrier: Barrier, filters: Filters) -> None:
+def _begin(barrier: Barrier, *where: object) -> None:
     """Begin a process."""
-    _HERE.update(barrier=barrier, filters=filters, peers={})
+    _HERE.update(barrier=barrier, join=where, peers={})
 
 
 def _joined(name: str) -> OnServer:
     """Return a peer that has connected and asked once."""
     if name not in _HERE["peers"]:
-        peer, filters = ALL[name](), _HERE["filters"]
+        peer = ALL[name]()
         assert isinstance(peer, OnServer)
-        peer.join(filters.capacity, filters.error_rate, filters.server)
+        peer.join(*_HERE["join"])
         peer.seen(["https://www.example.com/"])
         _HERE["peers"][name] = peer
     return _HERE["peers"][name]
@@ -95,16 +80,18 @@ def _do(name: str, method: str, uris: Sequence[str], size: int) -> Done:
 
 
 class Crowd:
-    """So many processes; a context that ends them.
+    """So many processes, which share filters that others open before they give work; a context that ends them.
 
     Args:
         count: the number of processes.
-        filters: which filters they share; peers are opened by others before they get work.
+        capacity: items that each filter was made for.
+        error_rate: of each filter.
+        server: the URL of the server.
     """
 
-    def __init__(self, count: int, filters: Filters) -> None:
+    def __init__(self, count: int, capacity: int, error_rate: float, server: str) -> None:
         self.count = count
-        given = (CONTEXT.Barrier(count), filters)
+        given = (CONTEXT.Barrier(count), capacity, error_rate, server)
         self._pool = ProcessPoolExecutor(count, mp_context=CONTEXT, initializer=_begin, initargs=given)
 
     def do(self, peer: str, method: str, uris: Sequence[Sequence[str]], size: int) -> list[Done]:

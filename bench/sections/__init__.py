@@ -77,7 +77,7 @@ class Found:
     Attributes:
         settings: what was measured.
         versions: of the server and the peers.
-        cells: figures of calls (``bench.measuring.Cell``).
+        cells: figures of calls (``bench.measuring.cell``).
         filters: figures of whole filters.
         left_out: the reason of each peer that is missing.
     """

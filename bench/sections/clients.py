@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
-from bench.crowd import Crowd, Filters, shared
+from bench.crowd import Crowd, shared
 from bench.peers import chosen
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
@@ -47,11 +47,10 @@ def measure(settings: Settings, say: Say) -> Found:
     names = [name for name in made.peers if shared(name)]
     with stand(made.server, chosen(names), made.capacity, made.error_rate) as here:
         for place, clients in enumerate(made.clients):
-            with Crowd(clients, Filters(made.capacity, made.error_rate, here.url)) as crowd:
+            with Crowd(clients, made.capacity, made.error_rate, here.url) as crowd:
                 say(f"{clients} clients")
                 how = {"attempt_of": partial(crowd.attempt, counters=here.counters), "first": place * len(made.kinds)}
-                raced = here.race(made.kinds, made, say, **how)
-                cells += [{**cell, "clients": clients} for cell in raced]
+                cells += here.race(made.kinds, made, say, **how, clients=clients)
         return here.found(asdict(made), cells)
 
 

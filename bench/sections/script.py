@@ -38,8 +38,7 @@ def measure(settings: Settings, say: Say) -> Found:
             with stand(name, chosen(PEERS), capacity, settings.error_rate) as here:
                 there = versions(here.client, here.peers)
                 found |= there | {name: there["server"]}
-                raced = here.race(kinds, settings, say, figure="server")
-                cells += [{**cell, "server_name": name} for cell in raced]
+                cells += here.race(kinds, settings, say, figure="server", server_name=name)
         except servers.Missing as error:
             left_out[name] = str(error)
     found["server"] = " and ".join(found[name] for name in SERVERS if name in found)

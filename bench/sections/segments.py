@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 
-import redis
-
 from bench.measuring import ask, attempt, cut
 from bench.peers import Peer
 from bench.peers.ours import Ours
-from bench.peers.redisbloom import BfMadd, check_module
+from bench.peers.redisbloom import BfMadd
 from bench.sections import Found, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import Uris
@@ -50,12 +48,10 @@ class Sized(Ours):
     def __init__(self, name: str, capacity: int, shards: int | None = None, layout: str = "blocked") -> None:
         super().__init__()
         self.name, self.capacity, self.settings, self.layout = name, capacity, {"shards": shards}, layout
+        self.needs_module = layout == "redisbloom"
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - it has one of its own
         """Make the filter, empty."""
-        if self.layout == "redisbloom":
-            with redis.Redis.from_url(server) as client:
-                check_module(client)
         super().open(self.capacity, error_rate, server)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from bench.crowd import Crowd, Filters, shared
+from bench.crowd import Crowd, shared
 from bench.filling import Filler
 from bench.peers import chosen
 from bench.sections import Found, Row, Say, Settings
@@ -126,7 +126,7 @@ def measure(settings: Settings, say: Say) -> Found:
     size, start = size_of(items, quick=settings.quick), time.monotonic()
     names = [name for name in settings.peers if name in LARGE or items <= MOST_OF_OTHERS]
     with stand(settings.server, chosen(names), items, settings.error_rate, lambda _: None) as here:
-        with Crowd(PROCESSES, Filters(items, settings.error_rate, here.url)) as crowd:
+        with Crowd(PROCESSES, items, settings.error_rate, here.url) as crowd:
             bench = _Bench(size, settings, here, crowd, say)
             filters = bench.run()
         made = {"sizes": [asdict(size) | {"seconds": time.monotonic() - start}], "processes": PROCESSES}
@@ -150,8 +150,8 @@ class _Bench:
             filled[name] = self.filler.fill(peer, size.before, size.pieces)
             self.say(f"{size.items:,}: {name} is full, {filled[name]['rates'][-1][1]:,.0f} items/s at the end")
         kinds = [(mix, *batch) for mix in MIXES for batch in size.batches.items()]
-        raced = self.here.race(kinds, replace(self.settings, rule=self.rule), self.say, known=size.before)
-        self.cells = [{**cell, "size": size.items} for cell in raced]
+        settings = replace(self.settings, rule=self.rule)
+        self.cells = self.here.race(kinds, settings, self.say, known=size.before, size=size.items)
         memory = {name: peer.memory() for name, peer in self.peers.items()}
         bytes_ = self._append()
         return [
@@ -166,7 +166,7 @@ class _Bench:
         given = Try(tuple(Uris(range(self.size.before, self.size.before + self.size.append))), self.size.append)
         with appending(self.client):
             return {
-                name: appended(self.client, peer, given, min(500, peer.batches.most))
+                name: appended(self.client, peer, given, min(500, peer.batches[-1]))
                 for name, peer in self.peers.items()
                 if shared(name)
             }

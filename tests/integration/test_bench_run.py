@@ -15,7 +15,7 @@ from support.servers import executable
 from bench.__main__ import main
 from bench.kbest import Rule
 from bench.measuring import WrongAnswer, attempt
-from bench.peers import Batches
+from bench.peers import MANY
 from bench.sections import Settings
 from bench.streams import Try
 from bench.usage import ServerCounters, Watch
@@ -139,7 +139,7 @@ def test_bytes_of_the_work_alone(admin):
 class Forgetful:
     """A peer that answers "new" each time."""
 
-    name, compared_as, batches = "forgetful", "", Batches()
+    name, compared_as, batches = "forgetful", "", MANY
 
     def insert(self, batch):
         return len(batch)

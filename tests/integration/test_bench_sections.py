@@ -8,7 +8,7 @@ import pytest
 from support.servers import executable
 
 from bench import servers
-from bench.crowd import Crowd, Filters
+from bench.crowd import Crowd
 from bench.filling import Filler
 from bench.kbest import Rule
 from bench.peers import ALL
@@ -164,7 +164,7 @@ def test_a_crowd():
         peer = ALL["blocked"]()
         peer.open(10_000, 1e-6, at)
         try:
-            with Crowd(2, Filters(10_000, 1e-6, at)) as crowd:
+            with Crowd(2, 10_000, 1e-6, at) as crowd:
                 found = crowd.attempt(peer, Try(("a", "a", "b", "b"), 2), 1, counters)
                 filled = Filler(crowd, counters).fill(peer, 1001, 3)
                 again = Filler(crowd, counters).do(peer, "insert", range(1001))
