@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, Self
 
 from bench.measuring import Attempt, ask, cut, judged
-from bench.peers import ALL, Peer
+from bench.peers import ALL
 from bench.peers.on_server import OnServer
 from bench.streams import Try
 from bench.usage import ServerCounters, Used, Watch, cpu
@@ -105,14 +105,12 @@ class Crowd:
             raise RuntimeError("; ".join(wrong))
         return [each.result() for each in running]
 
-    def attempt(self, peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
+    def attempt(self, peer: str, counters: ServerCounters, given: Try, size: int) -> Attempt:
         """Insert the URIs of a try, every process its share of them."""
         watch = Watch(counters)
-        done = self.do(peer.name, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
+        done = self.do(peer, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
         used = together(watch.stop(), done)
-        return judged(
-            peer.name, given, sum(each.total for each in done), used, [t for each in done for t in each.calls]
-        )
+        return judged(peer, given, sum(each.total for each in done), used, [t for each in done for t in each.calls])
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,7 @@ class Attempt:
 
 
 def attempt(
-    peer: Peer, given: Try, size: int, counters: ServerCounters, news: Callable[[Sequence[str]], int] | None = None
+    peer: Peer, counters: ServerCounters, given: Try, size: int, news: Callable[[Sequence[str]], int] | None = None
 ) -> Attempt:
     """Insert the URIs of a try in batches, or ask in another way how many of a batch are new.
 

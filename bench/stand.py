@@ -17,7 +17,7 @@ from bench.kbest import race
 from bench.machine import versions
 from bench.measuring import Attempt, attempt, cell, warm_up
 from bench.peers import Peer
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import Row, Say, Settings
 from bench.servers import Missing
 from bench.streams import WARM, Try, tries
 from bench.usage import ServerCounters
@@ -46,7 +46,7 @@ class Stand:
         kinds: Iterable[tuple[str, int, int]],
         settings: Settings,
         say: Say,
-        attempt_of: Callable[[Peer, Try, int], Attempt] | None = None,
+        attempts: Mapping[str, Callable[[Try, int], Attempt]] | None = None,
         known: int = WARM,
         figure: str = "wall",
         first: int = 0,
@@ -58,33 +58,34 @@ class Stand:
             kinds: what they race in: a mix, the items of one call, and those of one try.
             settings: have the rule when tries agree, and the seed that draws the orders and the URIs.
             say: is told how far that is.
-            attempt_of: makes a try of a peer, with so many items a call; None: ``bench.measuring.attempt``.
+            attempts: make a try of each peer, with so many items a call; None: all insert.
             known: so many of the first URIs are in each filter.
             figure: that of ``Used`` about which the tries agree.
             first: so many kinds went into the same filters before.
             more: what all cells have besides.
         """
         dice, cells = random.Random(settings.seed), list[Row]()
-        attempt_of = attempt_of or partial(attempt, counters=self.counters)
+        attempts = attempts or {name: partial(attempt, peer, self.counters) for name, peer in self.peers.items()}
 
-        def once(peer: Peer, given: Iterator[Try], size: int) -> Attempt:
-            return attempt_of(peer, next(given), size)
+        def once(name: str, given: Iterator[Try], size: int) -> Attempt:
+            return attempts[name](next(given), size)
 
         for place, (mix, size, items) in enumerate(kinds, first):
             racing = {
-                name: partial(once, peer, tries(mix, items, place, settings.seed, known), size)
-                for name, peer in self.peers.items()
-                if size in peer.batches
+                name: partial(once, name, tries(mix, items, place, settings.seed, known), size)
+                for name in attempts
+                if size in self.peers[name].batches
             }
             found = race(racing, lambda each: getattr(each.used, figure), settings.rule, dice)
-            for name, attempts in found.items():
-                cells.append(cell(name, mix, size, settings.rule, attempts) | more)
-                say(f"{mix}, {size:,} a call: {name}, {len(attempts)} tries")
+            for name, made in found.items():
+                cells.append(cell(name, mix, size, settings.rule, made) | more)
+                say(f"{mix}, {size:,} a call: {name}, {len(made)} tries")
         return cells
 
-    def found(self, settings: Row, cells: Sequence[Row], filters: Sequence[Row] = ()) -> Found:
+    def found(self, settings: Row, cells: Sequence[Row], filters: Sequence[Row] = ()) -> Row:
         """Return the results of a section, with the versions of the server and of each peer."""
-        return Found(settings, versions(self.client, self.peers), cells, filters, self.left_out)
+        made = {"settings": settings, "versions": versions(self.client, self.peers), "cells": cells}
+        return made | {"filters": filters, "left_out": self.left_out}
 
 
 @contextlib.contextmanager

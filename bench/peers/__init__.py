@@ -1,6 +1,6 @@
 """The peers: filters side by side, each as its users drive it.
 
-A file has those of a kind; ``ALL`` names them in the order of the tables. A peer says in ``compared_as`` how it is
+A file has those of a kind, in the order of the tables; ``ALL`` names them. A peer says in ``compared_as`` how it is
 driven, and ``batches`` bounds the items of one of its calls: a peer whose users ask for one item a time is not measured
 with more.
 """
@@ -8,7 +8,8 @@ with more.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 
 #: The items that a peer takes in one call.
@@ -37,6 +38,9 @@ class Peer(ABC):
     package = ""
     batches = MANY
     fill = 5000
+
+    def __init__(self) -> None:
+        self._closing = ExitStack()
 
     @abstractmethod
     def open(self, capacity: int, error_rate: float, server: str) -> None:
@@ -67,38 +71,22 @@ class Peer(ABC):
     def memory(self) -> int | None:
         """Return the bytes that the filter takes where it is kept; None if that cannot be told."""
 
-    @abstractmethod
     def close(self) -> None:
         """Give up connections and files; without effect on a peer that is not open."""
+        self._closing.close()
 
 
-def _makers() -> dict[str, Callable[[], Peer]]:
+def _named() -> dict[str, type[Peer]]:
+    """Return the classes that have a name, file after file."""
     from bench.peers import in_process, ours, programs, redisbloom, setbits, sets
 
-    made: tuple[Callable[[], Peer], ...] = (
-        ours.Blocked,
-        ours.Classic,
-        ours.OfTheServer,
-        ours.NearCache,
-        redisbloom.BfAdd,
-        redisbloom.BfMadd,
-        redisbloom.BfMaddPlain,
-        redisbloom.BfScaling,
-        setbits.SetbitLua,
-        setbits.SetbitPipeline,
-        sets.Sadd,
-        sets.Digests,
-        sets.ScrapyRedis,
-        in_process.Pybloom,
-        in_process.Rbloom,
-        programs.Awk,
-        programs.Sort,
-    )
-    return {each().name: each for each in made}
+    files = (ours, redisbloom, setbits, sets, in_process, programs)
+    classes = (each for file in files for each in vars(file).values() if isinstance(each, type))
+    return {each.name: each for each in classes if issubclass(each, Peer) and each.name}
 
 
 #: The peers by name; the first one is the reference of ratios.
-ALL = _makers()
+ALL = _named()
 
 
 def chosen(names: Iterable[str]) -> list[Peer]:

@@ -22,8 +22,7 @@ class InProcess(Peer):
     made_by = ("", "")
     bits = ""
 
-    def __init__(self) -> None:
-        self._bloom: Any = None
+    _bloom: Any = None
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - the filter is in the process
         """Make the filter, empty."""

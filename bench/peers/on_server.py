@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 import redis
 
 from bench.peers import Peer
@@ -9,7 +13,13 @@ from bench.servers import Missing
 
 
 class OnServer(Peer):
-    """A peer with keys of its own in a Redis, asked by redis-py."""
+    """A peer with keys of its own in a Redis, asked by redis-py.
+
+    Attributes:
+        client: of the server; it exists while the peer is open.
+    """
+
+    client: redis.Redis
 
     #: The key, or the beginning of all keys, and then a ``*``.
     keys = ""
@@ -17,15 +27,8 @@ class OnServer(Peer):
     #: Whether the server has to have the module RedisBloom.
     needs_module = False
 
-    def __init__(self) -> None:
-        self._client: redis.Redis | None = None
-
-    @property
-    def client(self) -> redis.Redis:
-        """The client of the server; it exists while the peer is open."""
-        if self._client is None:
-            raise RuntimeError(f"{self.name} is not open")
-        return self._client
+    #: Options of its client.
+    how: Mapping[str, Any] = MappingProxyType({})
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty."""
@@ -40,7 +43,7 @@ class OnServer(Peer):
         self._connect(capacity, error_rate, server)
 
     def _connect(self, capacity: int, error_rate: float, server: str) -> None:
-        self._client = redis.Redis.from_url(server)
+        self.client = self._closing.enter_context(redis.Redis.from_url(server, **self.how))
         self.prepare(capacity, error_rate)
 
     def prepare(self, capacity: int, error_rate: float) -> None:
@@ -56,12 +59,6 @@ class OnServer(Peer):
     def memory(self) -> int | None:
         """Return what MEMORY USAGE says of all keys, in bytes."""
         return sum(int(self.client.memory_usage(key, samples=0) or 0) for key in self.client.keys(self.keys))
-
-    def close(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
 
 
 def module_version(client: redis.Redis) -> int | None:

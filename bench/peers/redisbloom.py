@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
-import redis
 from redis._parsers import Encoder, _RESP2Parser
 from redis.connection import PythonRespSerializer
 
@@ -72,10 +72,8 @@ class BfMaddPlain(BfMadd):
     compared_as = "the same by redis-py without hiredis, as `pip install redis` has it"
     keys = "bench-bf-madd-plain"
 
-    def _connect(self, capacity: int, error_rate: float, server: str) -> None:
-        packer = PythonRespSerializer(BUFFER, Encoder("utf-8", "strict", decode_responses=False).encode)
-        self._client = redis.Redis.from_url(server, protocol=2, parser_class=_RESP2Parser, command_packer=packer)
-        self.prepare(capacity, error_rate)
+    packer = PythonRespSerializer(BUFFER, Encoder("utf-8", "strict", decode_responses=False).encode)
+    how = MappingProxyType({"protocol": 2, "parser_class": _RESP2Parser, "command_packer": packer})
 
 
 class BfScaling(RedisBloom):

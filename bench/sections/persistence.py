@@ -12,7 +12,7 @@ import redis
 from bench.crowd import shared
 from bench.measuring import ask, cut
 from bench.peers import Peer, chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import WARM, Try, tries
 from bench.tables import figure, table
@@ -26,7 +26,6 @@ QUOTED = ("Bytes an item",)
 
 BATCHES = (1, 500)
 ITEMS, QUICK_ITEMS = 5000, 1000
-MIXES = ("new", "seen")
 
 #: Seconds between two looks at a file that is being begun, and the most of them.
 PAUSE, PATIENCE = 0.01, 300
@@ -69,7 +68,7 @@ def _size(client: redis.Redis) -> int:
     return int(said["aof_current_size"]) + int(said["aof_buffer_length"])
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure all peers that keep their filter in the server."""
     items = QUICK_ITEMS if settings.quick else ITEMS
     names = [name for name in settings.peers if shared(name)]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from bench.crowd import Crowd, shared
 from bench.filling import Filler
 from bench.peers import chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.sections.persistence import appended, appending
 from bench.stand import Stand, stand
 from bench.streams import ROOM, Try, Uris
@@ -38,7 +38,6 @@ MOST_OF_OTHERS = 1_000_000
 OURS = ("blocked", "redisbloom")
 
 PROCESSES = 2
-MIXES = ("new", "seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def merged(old: Row, new: Row) -> Row:
     return {**new, **rows, **several, "settings": {**new["settings"], "sizes": sizes}, "seconds": seconds}
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure the filters of one size.
 
     Raises:

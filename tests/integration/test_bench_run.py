@@ -148,9 +148,9 @@ class Forgetful:
 def test_wrong_answer(admin):
     """A peer that forgets is not measured: its work is another."""
     counters = ServerCounters(admin)
-    assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
+    assert attempt(Forgetful(), counters, Try(("a", "b"), 2), 1).missed == 0
     with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
-        attempt(Forgetful(), Try(("a", "a"), 1), 1, counters)
+        attempt(Forgetful(), counters, Try(("a", "a"), 1), 1)
     counters.close()
 
 
