@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.synchronize import Barrier
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from bench.measuring import Attempt, ask, cut, judged
 from bench.peers import ALL
 from bench.peers.on_server import OnServer
 from bench.streams import Try
-from bench.usage import ServerCounters, Used, Watch, cpu
+from bench.usage import ServerCounters, Watch, cpu
 
 #: Each process starts from a clean one, which has loaded the peers once.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,7 +24,7 @@ CONTEXT.set_forkserver_preload(["bench.crowd"])
 #: Seconds that a process waits for the others to begin.
 PATIENCE = 120
 
-#: What a process has: the ``barrier``, what is given to ``join``, and the ``peers`` that it has connected.
+#: What a process has: the ``barrier``, and what its peers are given to ``join``.
 _HERE: dict[str, Any] = {}
 
 
@@ -47,23 +48,22 @@ class Done:
 
 def shared(name: str) -> bool:
     """Tell whether processes can share the filter of a peer."""
-    return isinstance(ALL[name](), OnServer)
+    return issubclass(ALL[name], OnServer)
 
 
 def _begin(barrier: Barrier, *where: object) -> None:
     """Begin a process."""
-    _HERE.update(barrier=barrier, join=where, peers={})
+    _HERE.update(barrier=barrier, join=where)
 
 
+@cache
 def _joined(name: str) -> OnServer:
     """Return a peer that has connected and asked once."""
-    if name not in _HERE["peers"]:
-        peer = ALL[name]()
-        assert isinstance(peer, OnServer)
-        peer.join(*_HERE["join"])
-        peer.seen(["https://www.example.com/"])
-        _HERE["peers"][name] = peer
-    return _HERE["peers"][name]
+    peer = ALL[name]()
+    assert isinstance(peer, OnServer)
+    peer.join(*_HERE["join"])
+    peer.seen(["https://www.example.com/"])
+    return peer
 
 
 def _do(name: str, method: str, uris: Sequence[str], size: int) -> Done:
@@ -109,7 +109,10 @@ class Crowd:
         """Insert the URIs of a try, every process its share of them."""
         watch = Watch(counters)
         done = self.do(peer, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
-        used = together(watch.stop(), done)
+        used = watch.stop()
+        # from the first beginning to the last end, and the processor time of all
+        wall = max(each.end for each in done) - min(each.begin for each in done)
+        used = replace(used, wall=wall, client=sum(each.client for each in done))
         return judged(peer, given, sum(each.total for each in done), used, [t for each in done for t in each.calls])
 
     def __enter__(self) -> Self:
@@ -118,9 +121,3 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
-
-
-def together(used: Used, done: Sequence[Done]) -> Used:
-    """Return what processes have used: from the first beginning to the last end, and the processor time of all."""
-    wall = max(each.end for each in done) - min(each.begin for each in done)
-    return replace(used, wall=wall, client=sum(each.client for each in done))

@@ -53,8 +53,8 @@ class OnServer(Peer):
         """Make the keys, if they do not come by themselves."""
 
     def version(self) -> str:
-        """Return the client's version; the server's stands with the machine."""
-        return f"redis-py {redis.__version__}"
+        """Return the package's version, or the client's; the server's stands with the machine."""
+        return super().version() if self.package else f"redis-py {redis.__version__}"
 
     def memory(self) -> int | None:
         """Return what MEMORY USAGE says of all keys, in bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 
 import redis
@@ -27,6 +27,9 @@ QUOTED = ("Bytes an item",)
 BATCHES = (1, 500)
 ITEMS, QUICK_ITEMS = 5000, 1000
 
+#: What INFO persistence says of the file while it is being begun.
+REWRITES = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
+
 #: Seconds between two looks at a file that is being begun, and the most of them.
 PAUSE, PATIENCE = 0.01, 300
 
@@ -42,17 +45,13 @@ def appending(client: redis.Redis) -> Iterator[None]:
     client.config_set("appendonly", "yes")
     try:
         end = time.monotonic() + PATIENCE
-        while not _begun(client.info("persistence")):
+        while not (said := client.info("persistence"))["aof_enabled"] or any(said[each] for each in REWRITES):
             if time.monotonic() > end:
                 raise TimeoutError(f"no append-only file after {PATIENCE} s")
             time.sleep(PAUSE)
         yield
     finally:
         client.config_set("appendonly", "no")
-
-
-def _begun(said: Mapping[str, object]) -> bool:
-    return bool(said["aof_enabled"]) and not (said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"])
 
 
 def appended(client: redis.Redis, peer: Peer, given: Try, size: int) -> float:
