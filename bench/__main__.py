@@ -58,9 +58,9 @@ def measure(name: str, settings: Settings, results: Results) -> None:
     where, start = machine(), time.monotonic()
     found = section(name).measure(settings, lambda text: print(f"{name}: {text}", file=sys.stderr))
     seconds = time.monotonic() - start
-    for peer, reason in found.left_out.items():
+    for peer, reason in found["left_out"].items():
         print(f"{name}: {peer} is left out: {reason}", file=sys.stderr)
-    results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds} | found.to_json())
+    results.add(name, {"machine": where, "quick": settings.quick, "seconds": seconds, **found})
     try:
         results.show(name)
     except LookupError as error:

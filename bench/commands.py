@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -39,6 +40,18 @@ class Commands:
     def singly(self, digests: Iterable[bytes]) -> list[Command]:
         """Return a command for each digest."""
         return self.of((shard_of(each, self._news.config.shards), each) for each in digests)
+
+
+def fill_half(client: redis.Redis, news: UriFilter) -> None:
+    """Set half of the bits of all live slices, which takes their memory (counting: make half of the counters 1)."""
+    keys = FilterKeys("urifilter", news.name, news.config.shards)
+    for shard in range(news.config.shards):
+        for each in news.view(shard).slices:
+            for name in each.names:
+                bits = os.urandom(each.size)
+                if news.config.layout == "counting":
+                    bits = bits.translate(bytes(byte & 0x11 for byte in range(256)))
+                client.setrange(keys.shard(shard).slice(name), 0, bits)
 
 
 def send(client: redis.Redis, commands: Sequence[Command], at_once: int) -> None:

@@ -7,14 +7,15 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from multiprocessing.synchronize import Barrier
 from typing import Any, Self
 
 from bench.measuring import Attempt, ask, cut, judged
-from bench.peers import ALL, Peer
+from bench.peers import ALL
 from bench.peers.on_server import OnServer
 from bench.streams import Try
-from bench.usage import ServerCounters, Used, Watch, cpu
+from bench.usage import ServerCounters, Watch, cpu
 
 #: Each process starts from a clean one, which has loaded the peers once.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,23 +24,8 @@ CONTEXT.set_forkserver_preload(["bench.crowd"])
 #: Seconds that a process waits for the others to begin.
 PATIENCE = 120
 
-#: What a process has: the ``barrier``, the ``filters``, and the ``peers`` that it has connected.
+#: What a process has: the ``barrier``, and what its peers are given to ``join``.
 _HERE: dict[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Where the filters are, and of which sizes.
-
-    Attributes:
-        capacity: items that each was made for.
-        error_rate: of each.
-        server: the URL of the server.
-    """
-
-    capacity: int
-    error_rate: float
-    server: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +48,22 @@ class Done:
 
 def shared(name: str) -> bool:
     """Tell whether processes can share the filter of a peer."""
-    return isinstance(ALL[name](), OnServer)
+    return issubclass(ALL[name], OnServer)
 
 
-def _begin(barrier: Barrier, filters: Filters) -> None:
+def _begin(barrier: Barrier, *where: object) -> None:
     """Begin a process."""
-    _HERE.update(barrier=barrier, filters=filters, peers={})
+    _HERE.update(barrier=barrier, join=where)
 
 
+@cache
 def _joined(name: str) -> OnServer:
     """Return a peer that has connected and asked once."""
-    if name not in _HERE["peers"]:
-        peer, filters = ALL[name](), _HERE["filters"]
-        assert isinstance(peer, OnServer)
-        peer.join(filters.capacity, filters.error_rate, filters.server)
-        peer.seen(["https://www.example.com/"])
-        _HERE["peers"][name] = peer
-    return _HERE["peers"][name]
+    peer = ALL[name]()
+    assert isinstance(peer, OnServer)
+    peer.join(*_HERE["join"])
+    peer.seen(["https://www.example.com/"])
+    return peer
 
 
 def _do(name: str, method: str, uris: Sequence[str], size: int) -> Done:
@@ -95,16 +80,18 @@ def _do(name: str, method: str, uris: Sequence[str], size: int) -> Done:
 
 
 class Crowd:
-    """So many processes; a context that ends them.
+    """So many processes, which share filters that others open before they give work; a context that ends them.
 
     Args:
         count: the number of processes.
-        filters: which filters they share; peers are opened by others before they get work.
+        capacity: items that each filter was made for.
+        error_rate: of each filter.
+        server: the URL of the server.
     """
 
-    def __init__(self, count: int, filters: Filters) -> None:
+    def __init__(self, count: int, capacity: int, error_rate: float, server: str) -> None:
         self.count = count
-        given = (CONTEXT.Barrier(count), filters)
+        given = (CONTEXT.Barrier(count), capacity, error_rate, server)
         self._pool = ProcessPoolExecutor(count, mp_context=CONTEXT, initializer=_begin, initargs=given)
 
     def do(self, peer: str, method: str, uris: Sequence[Sequence[str]], size: int) -> list[Done]:
@@ -118,14 +105,15 @@ class Crowd:
             raise RuntimeError("; ".join(wrong))
         return [each.result() for each in running]
 
-    def attempt(self, peer: Peer, given: Try, size: int, counters: ServerCounters) -> Attempt:
+    def attempt(self, peer: str, counters: ServerCounters, given: Try, size: int) -> Attempt:
         """Insert the URIs of a try, every process its share of them."""
         watch = Watch(counters)
-        done = self.do(peer.name, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
-        used = together(watch.stop(), done)
-        return judged(
-            peer.name, given, sum(each.total for each in done), used, [t for each in done for t in each.calls]
-        )
+        done = self.do(peer, "insert", [given.uris[number :: self.count] for number in range(self.count)], size)
+        used = watch.stop()
+        # from the first beginning to the last end, and the processor time of all
+        wall = max(each.end for each in done) - min(each.begin for each in done)
+        used = replace(used, wall=wall, client=sum(each.client for each in done))
+        return judged(peer, given, sum(each.total for each in done), used, [t for each in done for t in each.calls])
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +121,3 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         """End the processes."""
         self._pool.shutdown(cancel_futures=True)
-
-
-def together(used: Used, done: Sequence[Done]) -> Used:
-    """Return what processes have used: from the first beginning to the last end, and the processor time of all."""
-    wall = max(each.end for each in done) - min(each.begin for each in done)
-    return replace(used, wall=wall, client=sum(each.client for each in done))

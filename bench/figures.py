@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from bench.plots import Axis, Bar, Series, bars, lines, number, panels
-from bench.tables import UNSURE, grouped, quoted
+from bench.sections import retentions
+from bench.tables import UNSURE, grouped, quoted, rate
 
 Row = Mapping[str, Any]
 
@@ -16,17 +17,7 @@ Row = Mapping[str, Any]
 Draw = Callable[[], str]
 
 #: The peers that are this library's.
-OURS = (
-    "blocked",
-    "classic",
-    "redisbloom",
-    "near cache",
-    "forever",
-    "growing",
-    "rolling",
-    "ring of 7",
-    "ring of 7, writes all",
-)
+OURS = ("blocked", "classic", "redisbloom", "near cache", *retentions.SETTINGS)
 
 #: The chart of README: its titles, with the tables and columns of RESULTS.md; and its peers, with their names there.
 OVERVIEW = "overview"
@@ -41,61 +32,41 @@ BESIDE = (
 
 #: Charts of bars by their sections: a chart for each value of some keys, its title, its unit and its figure.
 BARS = {
-    "calls": (("mix", "batch"), "{}, {:,} a call", "items/s", "rate"),
-    "clients": (("mix", "batch", "clients"), "{}, {:,} a call, {} clients", "items/s", "rate"),
-    "retentions": (("mix",), "Retentions, {}: the server's time an item", "µs", "server"),
+    "calls": (("mix", "batch"), "{}, {:,} a call", "items/s", rate),
+    "clients": (("mix", "batch", "clients"), "{}, {:,} a call, {} clients", "items/s", rate),
+    "retentions": (("mix",), "Retentions, {}: the server's time an item", "µs", itemgetter("server")),
 }
 
 ITEMS = Axis("items in the filter", "", log=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The subject of a chart over sizes.
-
-    Attributes:
-        name: of its file.
-        title: of the axis.
-        unit: of the figures.
-        value: finds the figure in a row; None: there is none.
-        log: whether the axis is logarithmic.
-    """
-
-    name: str
-    title: str
-    unit: str
-    value: Callable[[Row], float | None]
-    log: bool = True
-
+#: The charts over sizes by their names: the axis of the figures, and what finds the figure in a row; None: it has none.
+Subjects = dict[str, tuple[Axis, Callable[[Row], float | None]]]
 
 #: Those of cells.
-OF_CELLS = (
-    Subject("rate", "Items a second", "items/s", lambda cell: cell["items_a_second"]),
-    Subject("server", "Server time an item", "µs", lambda cell: cell["server"]["value"] or None),
-    Subject("client", "Client time an item", "µs", lambda cell: cell["client"]["value"] or None),
-    Subject("wire", "Bytes on the wire an item", "bytes", lambda cell: (cell["received"] + cell["sent"]) or None),
-    Subject("longest", "Longest command", "µs", lambda cell: cell["longest"] or None),
-)
+OF_CELLS: Subjects = {
+    "rate": (Axis("Items a second", "items/s", log=True), lambda cell: cell["items_a_second"]),
+    "server": (Axis("Server time an item", "µs", log=True), lambda cell: cell["server"]["value"] or None),
+    "client": (Axis("Client time an item", "µs", log=True), lambda cell: cell["client"]["value"] or None),
+    "wire": (
+        Axis("Bytes on the wire an item", "bytes", log=True),
+        lambda cell: (cell["received"] + cell["sent"]) or None,
+    ),
+    "longest": (Axis("Longest command", "µs", log=True), lambda cell: cell["longest"] or None),
+}
 
 #: Those of whole filters.
-OF_FILTERS = (
-    Subject("memory", "Memory an item", "bytes", lambda row: row["memory"] and row["memory"] / row["size"]),
-    Subject("file", "Append-only file an item", "bytes", lambda row: row["appended"] or None),
-    Subject(
-        "false-positives",
-        "False positives",
-        "of 10,000",
-        lambda row: 1e4 * row["false_positives"] / row["asked"],
-        log=False,
-    ),
-)
+OF_FILTERS: Subjects = {
+    "memory": (Axis("Memory an item", "bytes", log=True), lambda row: row["memory"] and row["memory"] / row["size"]),
+    "file": (Axis("Append-only file an item", "bytes", log=True), lambda row: row["appended"] or None),
+    "false-positives": (Axis("False positives", "of 10,000"), lambda row: 1e4 * row["false_positives"] / row["asked"]),
+}
 
 #: Percentiles of calls with one item.
-OF_CALLS = (
-    Subject("p50", "p50 of a call", "µs", lambda cell: cell["p50"]),
-    Subject("p99", "p99 of a call", "µs", lambda cell: cell["p99"]),
-    Subject("p999", "p99.9 of a call", "µs", lambda cell: cell["p999"]),
-)
+OF_CALLS: Subjects = {
+    name: (Axis(f"{title} of a call", "µs", log=True), itemgetter(name))
+    for name, title in {"p50": "p50", "p99": "p99", "p999": "p99.9"}.items()
+}
 
 
 def figures(sections: Mapping[str, Row]) -> dict[str, Draw]:
@@ -127,45 +98,35 @@ def _quoted_bar(name: str, figure: str, *, ours: bool) -> Bar:
     return Bar(name, value, sure=not figure.endswith(UNSURE), ours=ours)
 
 
-def _bars(title: str, unit: str, cells: Sequence[Row], key: str) -> Draw:
+def _bars(title: str, unit: str, cells: Sequence[Row], figure: Callable[[Row], Row]) -> Draw:
     """Return a chart without the near cache: no other peer has one, and its section compares it."""
     shown = [
-        Bar(each["peer"], *_value(each, key), ours=each["peer"] in OURS)
-        for each in cells
+        Bar(each["peer"], best["value"], sure=best["converged"], ours=each["peer"] in OURS)
+        for each, best in ((each, figure(each)) for each in cells)
         if each["peer"] != "near cache"
     ]
     return partial(bars, title, unit, shown)
 
 
-def _value(cell: Row, key: str) -> tuple[float, bool]:
-    if key == "rate":
-        return cell["items_a_second"], cell["wall"]["converged"]
-    return cell[key]["value"], cell[key]["converged"]
-
-
 def _sizes(found: Row) -> dict[str, Draw]:
     drawn: dict[str, Draw] = {}
     for (mix, batch), cells in grouped(found["cells"], "mix", "batch").items():
-        for subject in (*OF_CELLS, *(OF_CALLS if batch == 1 else ())):
-            drawn |= _lines(subject, f"-{mix}-{batch}", f": {mix}, {batch:,} a call", cells)
-    for subject in OF_FILTERS:
-        drawn |= _lines(subject, "", "", found["filters"])
-    return drawn | _filling(found)
+        subjects = OF_CELLS | (OF_CALLS if batch == 1 else {})
+        drawn |= _lines(subjects, f"-{mix}-{batch}", f": {mix}, {batch:,} a call", cells)
+    return drawn | _lines(OF_FILTERS, "", "", found["filters"]) | _filling(found)
 
 
-def _lines(subject: Subject, name: str, title: str, rows: Sequence[Row]) -> dict[str, Draw]:
-    """Return a chart over sizes of the peers that have such a figure; none if no peer has."""
-    series = []
-    for peer in dict.fromkeys(row["peer"] for row in rows):
-        points = [(row["size"], subject.value(row)) for row in rows if row["peer"] == peer]
-        if known := [(float(size), float(each)) for size, each in points if each is not None]:
-            series.append(Series(peer, known, ours=peer in OURS))
-    axis = Axis(subject.title, subject.unit, log=subject.log)
-    return (
-        {f"sizes-{subject.name}{name}": partial(lines, f"{subject.title}{title}", ITEMS, axis, series)}
-        if series
-        else {}
-    )
+def _lines(subjects: Subjects, name: str, title: str, rows: Sequence[Row]) -> dict[str, Draw]:
+    """Return charts over sizes of the peers that have such a figure; none if no peer has."""
+    drawn: dict[str, Draw] = {}
+    for subject, (axis, value) in subjects.items():
+        series = []
+        for (peer,), some in grouped(rows, "peer").items():
+            points = [(float(row["size"]), float(found)) for row in some if (found := value(row)) is not None]
+            series += [Series(peer, points, ours=peer in OURS)] if points else []
+        if series:
+            drawn[f"sizes-{subject}{name}"] = partial(lines, f"{axis.title}{title}", ITEMS, axis, series)
+    return drawn
 
 
 def _filling(found: Row) -> dict[str, Draw]:

@@ -46,7 +46,7 @@ class Filler:
             new += sum(each.total for each in done)
         longest = self._counters.read().longest if shared(peer.name) else 0.0
         made = {"items": items, "processes": len(done), "rates": rates, "longest": longest, "passed": items - new}
-        return made | dict(zip(("p50", "p99", "p999"), percentiles(calls), strict=True))
+        return made | percentiles(calls)
 
     def do(self, peer: Peer, method: str, numbers: range) -> Sequence[Done]:
         """Call ``insert`` or ``seen`` with the URIs of numbers, each process with a part of them."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import truediv
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -57,21 +58,21 @@ class Claim:
         return "yes" if self.kept else f"no{f': {self.reason}' if self.reason else ''}"
 
 
-def cell(found: Row, **wanted: object) -> Row:
-    """Return the cell with such values.
+def _row(rows: Iterable[Row], **wanted: object) -> Row:
+    """Return the row with such values.
 
     Raises:
         LookupError: there is none.
     """
-    for each in found["cells"]:
+    for each in rows:
         if all(each[key] == value for key, value in wanted.items()):
-            return dict(each)
-    raise LookupError(f"no cell of {wanted}")
+            return each
+    raise LookupError(f"no row of {wanted}")
 
 
 def _ratio(figure: Callable[[Row], float], ours: str, theirs: str, **wanted: object) -> Finder:
     """Find a ratio of a layout's figure to a peer's."""
-    return lambda found: figure(cell(found, peer=ours, **wanted)) / figure(cell(found, peer=theirs, **wanted))
+    return lambda found: truediv(*(figure(_row(found["cells"], peer=peer, **wanted)) for peer in (ours, theirs)))
 
 
 _server = partial(_ratio, lambda each: each["server"]["value"])
@@ -80,14 +81,7 @@ _rate = partial(_ratio, lambda each: each["items_a_second"])
 
 def _filter(figure: Callable[[Row], float], layout: str = "blocked") -> Finder:
     """Find a figure of the filter of 100 million items."""
-
-    def find(found: Row) -> float:
-        for row in found["filters"]:
-            if (row["peer"], row["size"]) == (layout, HUNDRED_MILLION):
-                return figure(row)
-        raise LookupError("no filter of 100 million items")
-
-    return find
+    return lambda found: figure(_row(found["filters"], peer=layout, size=HUNDRED_MILLION))
 
 
 def _false_positives(layout: str) -> Finder:

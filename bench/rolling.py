@@ -16,7 +16,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -121,31 +120,15 @@ class Crawl:
             self.counts.update(expired=len(numbers), late=sum(self._seen(numbers)))
 
     def _new(self, numbers: Sequence[int]) -> list[bool]:
-        with self._timed():
-            return self._news.insert_many([url(each) for each in numbers])
+        return self._ask(self._news.insert_many, numbers)
 
     def _seen(self, numbers: Sequence[int]) -> list[bool]:
-        with self._timed():
-            return self._news.contains_many([url(each) for each in numbers])
+        return self._ask(self._news.contains_many, numbers)
 
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.longest = max(self.longest, time.monotonic() - start)
-
-
-@contextlib.contextmanager
-def working(server: str, archive: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker, whose rounds are a second apart."""
-    command = [sys.executable, "-m", "urifilter_redis.cli", "worker", "--redis", server, "--archive", archive]
-    with log.open("ab") as said:
-        process = subprocess.Popen([*command, "--checkpoint-every", "1s"], cwd=ROOT, stderr=said)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
+    def _ask(self, method: Callable[[list[bytes]], list[bool]], numbers: Sequence[int]) -> list[bool]:
+        took, answers = runner.timed(lambda: method([url(each) for each in numbers]))
+        self.longest = max(self.longest, took)
+        return answers
 
 
 def rows(crawl: Crawl, period: float, seconds: float, sizes: Callable[[], Mapping[str, float]]) -> Iterator[dict]:
@@ -193,7 +176,10 @@ def run(csv: Path, minutes: float, period: int, slices: int, server: str, seed: 
         where = {"redis": servers.address(client), "archive": folder.as_uri()}
         news = stack.enter_context(UriFilter.create("rolling", **where, **settings, rotate="never", timeouts=TIMEOUTS))
         log = csv.with_suffix(".worker.log")
-        worker = stack.enter_context(working(where["redis"], where["archive"], log))
+        said = stack.enter_context(log.open("ab"))
+        command = [sys.executable, "-m", "urifilter_redis.cli", "worker", "--checkpoint-every", "1s"]
+        command += [word for name, address in where.items() for word in (f"--{name}", address)]
+        worker = stack.enter_context(servers.running(command, cwd=ROOT, stderr=said))  # rounds are a second apart
         process = client.info("server")["process_id"]
 
         def sizes() -> dict[str, float]:

@@ -10,6 +10,7 @@ import argparse
 import inspect
 import re
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from operator import truediv
@@ -81,7 +82,15 @@ def ratio(values: Sequence[float], to: Sequence[float]) -> float:
     return statistics.median(map(truediv, values, to))
 
 
-def medians(found: Mapping[str, Sequence[float]], unit: str, first: str) -> Iterator[Row]:
-    """Yield a row for each way: the median of its rounds, and the median of their ratios to the ``first`` way."""
+def medians(found: Mapping[str, Sequence[float]], unit: str, *references: str) -> Iterator[Row]:
+    """Yield a row for each way: the median of its rounds, and the median of their ratios to some ways."""
     for way, values in found.items():
-        yield {"way": way, unit: statistics.median(values), f"to {first}": ratio(values, found[first])}
+        ratios = {f"to {each}": ratio(values, found[each]) for each in references}
+        yield {"way": way, unit: statistics.median(values)} | ratios
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Return the seconds of wall time that some work took, and what it returned."""
+    start = time.perf_counter()
+    done = work()
+    return time.perf_counter() - start, done

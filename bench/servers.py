@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -70,15 +71,23 @@ def server(name: str, port: int = 0) -> Iterator[redis.Redis]:
     with tempfile.TemporaryDirectory(prefix="uf-") as folder:
         path = f"{folder}/s"
         options = ["--port", str(port), "--unixsocket", path, "--save", "", "--dir", folder, *more]
-        process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        client = redis.Redis(unix_socket_path=path)
-        try:
+        with (
+            running([program, *options], stdout=subprocess.DEVNULL) as process,
+            redis.Redis(unix_socket_path=path) as client,
+        ):
             _wait(client, process)
             yield client
-        finally:
-            client.close()
-            process.terminate()
-            process.wait()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program, with options of ``Popen``, which ends with the context."""
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _wait(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:
@@ -125,17 +134,12 @@ def python(command: Sequence[str], ready: str, times: int = 1) -> Iterator[tuple
     Raises:
         RuntimeError: it has ended instead.
     """
-    with tempfile.NamedTemporaryFile() as said:
-        process = subprocess.Popen([sys.executable, "-m", *command], stderr=said)
-        try:
-            while (log := Path(said.name).read_text()).count(ready) < times:
-                if process.poll() is not None:
-                    raise RuntimeError(log)
-                time.sleep(0.05)
-            yield process.pid, log
-        finally:
-            process.terminate()
-            process.wait()
+    with tempfile.NamedTemporaryFile() as said, running([sys.executable, "-m", *command], stderr=said) as process:
+        while (log := Path(said.name).read_text()).count(ready) < times:
+            if process.poll() is not None:
+                raise RuntimeError(log)
+            time.sleep(0.05)
+        yield process.pid, log
 
 
 @contextlib.contextmanager

@@ -38,11 +38,6 @@ def uri(number: int) -> str:
     return url(number).decode()
 
 
-def warm() -> list[str]:
-    """Return the URIs that are inserted before."""
-    return [uri(number) for number in range(WARM)]
-
-
 class Uris(Sequence[str]):
     """The URIs of a range of numbers, each made when it is asked for."""
 
@@ -55,7 +50,7 @@ class Uris(Sequence[str]):
     def __getitem__(self, place: Any) -> Any:
         """Return a URI, or a list of them."""
         if isinstance(place, slice):
-            return [url(number).decode() for number in self._numbers[place]]
+            return [uri(number) for number in self._numbers[place]]
         return uri(self._numbers[place])
 
 

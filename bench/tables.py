@@ -66,14 +66,9 @@ def best(value: Row, digits: int = 2) -> str:
     return f"{figure(value['value'], digits)}{'' if value['converged'] else UNSURE}"
 
 
-def rate(cell: Row) -> str:
-    """Write the items a second of a cell."""
-    return f"{cell['items_a_second']:,.0f}{'' if cell['wall']['converged'] else UNSURE}"
-
-
-def of_server(cell: Row, name: str, digits: int) -> str:
-    """Write a figure of the server; a peer that asks none has none."""
-    return figure(cell[name] if cell["server"]["value"] else None, digits)
+def rate(cell: Row) -> Row:
+    """Return the items a second of a cell as a figure of ``bench.kbest.Best``."""
+    return {**cell["wall"], "value": cell["items_a_second"]}
 
 
 def cells_table(cells: Sequence[Row]) -> Iterator[str]:
@@ -81,7 +76,7 @@ def cells_table(cells: Sequence[Row]) -> Iterator[str]:
     reference = cells[0]["items_a_second"]
     columns: list[Column] = [
         ("peer", lambda cell: cell["peer"]),
-        ("items/s", rate),
+        ("items/s", lambda cell: best(rate(cell), 0)),
         ("ratio", lambda cell: f"{cell['items_a_second'] / reference:.2f}"),
         ("spread", lambda cell: f"{cell['wall']['spread']:.1%}"),
         ("server µs", lambda cell: best(cell["server"])),
@@ -91,7 +86,7 @@ def cells_table(cells: Sequence[Row]) -> Iterator[str]:
         ("p50", lambda cell: figure(cell["p50"], 0)),
         ("p99", lambda cell: figure(cell["p99"], 0)),
         ("p99.9", lambda cell: figure(cell["p999"], 0)),
-        ("longest", lambda cell: of_server(cell, "longest", 0)),
+        ("longest", lambda cell: figure(cell["longest"] if cell["server"]["value"] else None, 0)),  # of a server
     ]
     yield from table(columns, cells)
 

@@ -94,10 +94,6 @@ class ServerCounters:
 
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
         self._connection.disconnect()
 
 
@@ -108,9 +104,10 @@ def _commands(fields: Mapping[str, str], before: str) -> list[str]:
     ]
 
 
-def spent(client: redis.Redis) -> int:
-    """Return the microseconds that a server has taken for scripts so far."""
-    return int(client.info("commandstats").get(SPENT + SCRIPTS, {"usec": 0})["usec"])
+def spent(client: redis.Redis, *commands: str) -> int:
+    """Return the microseconds that a server has taken for scripts so far, and for some commands."""
+    stats = client.info("commandstats")
+    return sum(int(stats.get(SPENT + each, {"usec": 0})["usec"]) for each in (SCRIPTS, *commands))
 
 
 def cpu_of(client: redis.Redis, thread: str = "_main_thread") -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.hostile.actors import making
 from bench.hostile.actors.blocking import PLAIN, Opened, ask
 from bench.hostile.actors.claiming import NAME, Crawler, holder_of
-from bench.hostile.actors.making import say_uids
 from bench.hostile.actors.part import Part
 from bench.hostile.filters import ARCHIVED, NOBODYS, uri
 from bench.hostile.journal import calls_of, lines_of
@@ -29,15 +29,14 @@ def audit(settings: dict[str, object], journals: list[Path]) -> Path:
         for call in calls_of(lines_of(path)).values():
             asked.setdefault(call.filter, set()).update(call.items)
     with _Audit(**settings) as part:  # type: ignore[arg-type]
-        opened = Opened(part)
-        say_uids(part, opened)
+        opened = making.run(part)
         _claims(part, opened, sorted(asked.get(NAME, ())))
         for name in PLAIN:
             numbers = sorted(asked.get(name, ()))
             for how in ("insert", "contains"):
                 _ask_all(part, opened, name, how, numbers)
         _measure(part, opened, len(asked.get("rate", ())))
-    return type(journals[0])(str(settings["journal"]))
+    return Path(part.journal)
 
 
 def _ask_all(part: Part, opened: Opened, name: str, how: str, numbers: list[int]) -> None:

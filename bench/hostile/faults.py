@@ -6,7 +6,6 @@ import contextlib
 import heapq
 import itertools
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,7 +15,7 @@ from support.proxy import at_random
 from support.servers import Server
 
 from bench.hostile.schedule import CLIENT_CLOCKS, SERVER_CLOCKS, Fault
-from bench.hostile.stage import Stage
+from bench.hostile.stage import Running, Stage
 
 #: The share of calls that the proxies break: at all times, and while the network is bad.
 USUAL, BAD = 0.02, 0.3
@@ -56,12 +55,8 @@ class Faults:
                 self._say(fault, done=True)
 
     def _doing(self, kind: str) -> Callable[[Fault], Iterator[None]]:
-        """Return the method that does a kind of fault: one for each, but for those of processes."""
-        one, _, whose = kind.partition(" ")
-        if one in {"kill", "stop"} and whose in {"a client", "the worker", "the service"}:
-            kind = one
-        method: Callable[[Fault], Iterator[None]] = getattr(self, kind.replace("'s", "").replace(" ", "_"))
-        return method
+        """Return the method that does a kind of fault: that of its name, or that of its first word."""
+        return getattr(self, kind.replace(" ", "_"), None) or getattr(self, kind.partition(" ")[0])
 
     def _say(self, fault: Fault, *, done: bool) -> None:
         self._stage.journal.say("fault", kind=fault.kind, subject=fault.subject, done=done, chosen=fault.chosen)
@@ -81,29 +76,33 @@ class Faults:
             return False
         return True
 
-    def _one_server(self, fault: Fault) -> Server:
-        """Return the server, or one of the masters."""
-        return self._stage.servers[fault.chosen % len(self._stage.servers)]
+    def _process(self, fault: Fault) -> Server | Running:
+        """Return the server, one of the masters, or another process."""
+        if fault.subject == "server":
+            return self._stage.servers[fault.chosen % len(self._stage.servers)]
+        return self._stage.running[fault.subject]
 
-    def kill_the_server(self, fault: Fault) -> Iterator[None]:
-        """SIGKILL, and start it again with what is in its append-only file."""
-        server = self._one_server(fault)
-        server.kill()
+    def kill(self, fault: Fault) -> Iterator[None]:
+        """SIGKILL; start the server again with what is in its append-only file, or a successor of another process."""
+        process = self._process(fault)
+        process.kill()
         yield
-        server.start()
+        process.start()
 
-    def stop_the_server(self, fault: Fault) -> Iterator[None]:
+    def stop(self, fault: Fault) -> Iterator[None]:
         """SIGSTOP."""
-        server = self._one_server(fault)
-        server.suspend()
+        process = self._process(fault)
+        process.suspend()
         yield
-        server.resume()
+        process.resume()
 
-    def set_the_server_clock(self, fault: Fault) -> Iterator[None]:
-        """Set it ahead or back, and right again."""
-        self._set_clock("server", SERVER_CLOCKS[fault.chosen % len(SERVER_CLOCKS)])
+    def set(self, fault: Fault) -> Iterator[None]:
+        """Set a clock ahead or back, and right again."""
+        of_server = fault.subject == "server's clock"
+        name, clocks = ("server", SERVER_CLOCKS) if of_server else (fault.subject, CLIENT_CLOCKS)
+        self._set_clock(name, clocks[fault.chosen % len(clocks)])
         yield
-        self._set_clock("server", 0)
+        self._set_clock(name, 0)
 
     def _set_clock(self, name: str, ahead: int) -> None:
         if name == "server":
@@ -142,24 +141,6 @@ class Faults:
             (server,) = self._stage.servers
             server.kill()
             server.start()
-
-    def kill(self, fault: Fault) -> Iterator[None]:
-        """SIGKILL a process, and start a successor."""
-        self._stage.running[fault.subject].kill()
-        yield
-        self._stage.begin(fault.subject)
-
-    def stop(self, fault: Fault) -> Iterator[None]:
-        """SIGSTOP a process."""
-        self._stage.running[fault.subject].signal(signal.SIGSTOP)
-        yield
-        self._stage.running[fault.subject].signal(signal.SIGCONT)
-
-    def set_a_client_clock(self, fault: Fault) -> Iterator[None]:
-        """Set it ahead or back, and right again."""
-        self._set_clock(fault.subject, CLIENT_CLOCKS[fault.chosen % len(CLIENT_CLOCKS)])
-        yield
-        self._set_clock(fault.subject, 0)
 
     def bad_network(self, _: Fault) -> Iterator[None]:
         """Let the proxies cut, delay and repeat a large share of all calls."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from bench.hostile.filters import EXPIRING, MEASURED, NOBODYS, SETTINGS
 from bench.hostile.journal import Asked
@@ -39,13 +40,11 @@ DOCUMENTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What one answer says of one item: it was there, or not, at one moment of a call."""
+class Fact(NamedTuple):
+    """What one answer says of one item: it was there, or not, at one moment of a call; None: there is no answer."""
 
-    span: Span
     call: Asked
-    answer: object
+    answer: Any
 
 
 @dataclass(slots=True)
@@ -55,13 +54,11 @@ class Item:
     filter: str
     uid: str
     number: int
-    calls: list[tuple[Asked, object]] = field(default_factory=list)
+    calls: list[Fact] = field(default_factory=list)
 
-    def facts(self, how: str) -> Iterator[Fact]:
+    def facts(self, how: str) -> list[Fact]:
         """Return the facts of one kind of call that was answered."""
-        for call, answer in self.calls:
-            if call.how == how and answer is not None:
-                yield Fact(Span(call.began, call.ended), call, answer)
+        return [each for each in self.calls if each.call.how == how and each.answer is not None]
 
     def in_doubt(self, how: str) -> list[Asked]:
         """Return the calls that may have run without an answer."""
@@ -141,13 +138,12 @@ class Oracle:
             elif self._world.jumped(call.began, call.ended):
                 self._findings.documented[CLOCK] += 1
             else:
-                item = Item(call.filter, call.uid, call.items[call.answers.index(None)], [(call, None)])
+                item = Item(call.filter, call.uid, call.items[call.answers.index(None)], [Fact(call, None)])
                 self._wrong("never answered", item, f"call {call.call} was given up")
 
     def _judge_inserted(self, item: Item) -> None:
-        inserts, looks = list(item.facts("insert")), list(item.facts("contains"))
+        inserts, looks, put = map(item.facts, ("insert", "contains", "union"))
         new = [each for each in inserts if each.answer == 0]
-        put = list(item.facts("union"))
         seen = [each for each in (*inserts, *looks) if each.answer != 0]
         missed = [*new, *(each for each in looks if each.answer == 0)]
         doubtful = item.in_doubt("insert")
@@ -159,12 +155,15 @@ class Oracle:
             self._judge_pairs(item, known, each)
 
     def _judge_claimed(self, item: Item) -> None:
-        claims, commits, handed = (list(item.facts(how)) for how in ("claim", "commit", "reclaim"))
+        claims, commits, handed = map(item.facts, ("claim", "commit", "reclaim"))
         taken = [*(each for each in claims if each.answer == 0), *handed]
         final = [each for each in claims if each.answer > 0]
         self._judge_causes(item, final, [each.call for each in commits] + item.in_doubt("commit"))
-        if (final or commits) and not any(each.answer for each in commits):
-            self._judge_untold(item, commits)
+        if (final or commits) and not any(each.answer for each in commits):  # it was made final, and nobody told so
+            if item.in_doubt("commit"):
+                self._findings.documented[DEAD] += 1
+            elif commits:
+                self._wrong("lost", item, "commit made it final for nobody")
         for each in (*taken, *(each for each in commits if each.answer)):
             self._judge_pairs(item, [*commits, *final], each)
         for each in claims:
@@ -188,8 +187,8 @@ class Oracle:
             living = [each for each in self._calls if each.filter == item.filter and not each.more.get("audit")]
             mine = (each for each in living if _process(each) == _process(last))
             last = max(mine, key=lambda each: each.began)
-        written = Span(last.began, min(last.ended, claimed.span.began))
-        return self._world.withheld(written, claimed.span)
+        written = Span(last.began, min(last.ended, claimed.call.began))
+        return self._world.withheld(written, claimed.call)
 
     def _left(self, item: Item, taken: list[Fact], claimed: Fact) -> list[Fact]:
         """Return the facts that say that the item was still in flight when it was claimed at the end.
@@ -197,66 +196,51 @@ class Oracle:
         One that was committed after a checkpoint had read the bitmaps, and before it read what is in flight, is in
         neither.
         """
-        ends = [Span(call.began, call.ended) for call, _ in item.calls if call.how == "commit"]
-        gone = [each for each in ends if self._world.may_be_lost(item.filter, each, claimed.span)]
-        return [
-            each for each in taken if each is not claimed and not any(commit.ended > each.span.began for commit in gone)
-        ]
-
-    def _judge_untold(self, item: Item, commits: list[Fact]) -> None:
-        """Judge an item that was made final, of which nobody was told so."""
-        if item.in_doubt("commit"):
-            self._findings.documented[DEAD] += 1
-        elif commits:
-            self._wrong("lost", item, "commit made it final for nobody")
+        commits = [call for call, _ in item.calls if call.how == "commit"]
+        gone = [each.ended for each in commits if self._world.may_be_lost(item.filter, each, claimed.call)]
+        return [each for each in taken if each is not claimed and max(gone, default=-math.inf) <= each.call.began]
 
     def _judge_causes(self, item: Item, known: list[Fact], causes: list[Asked]) -> None:
         """Check that somebody may have made the filter know the item, before it did."""
         first = min((each.began for each in causes), default=math.inf)
-        before = (each for each in known if each.span.ended < first)
-        early = min(before, key=lambda each: each.span.ended, default=None)
+        before = (each for each in known if each.call.ended < first)
+        early = min(before, key=lambda each: each.call.ended, default=None)
         if early is None or item.filter == "rate":
             return
         # FLUSHALL took the insertion of a call that had no answer yet, with its record; somebody was new afterwards
-        repeated = [call for call, _ in item.calls if call.how == "insert" and self._world.flushed_during(call)]
-        if causes and any(call.began <= early.span.ended for call in repeated):
+        inserts = [call for call, _ in item.calls if call.how == "insert"]
+        repeated = [call for call in inserts if self._world.flushed_during(call)]
+        # or it was repeated over HTTP after the server's clock had made its record an old one
+        served = [call for call in inserts if "served" in call.more]
+        if causes and any(call.began <= early.call.ended for call in repeated):
             self._findings.documented[AGAIN] += 1
-            return
-        if any(self._is_forgotten(call) and call.began <= early.span.ended for call, _ in item.calls):
+        elif any(self._world.jumped(call.began, call.ended) for call in served if call.began <= early.call.ended):
             self._findings.documented[CLOCK] += 1
-            return
-        self._wrong("lost", item, f"{early.call.call}: seen, and nobody had been told that it is new")
-
-    def _is_forgotten(self, call: Asked) -> bool:
-        """Whether an insertion was repeated over HTTP after the server's clock had made its record an old one."""
-        return call.how == "insert" and "served" in call.more and self._world.jumped(call.began, call.ended)
+        else:
+            self._wrong("lost", item, f"{early.call.call}: seen, and nobody had been told that it is new")
 
     def _judge_pairs(self, item: Item, known: list[Fact], missed: Fact, kind: str | None = None) -> None:
         """Judge one fact that the item is not there, against all that say that it is."""
         documented = False
         for each in known:
-            both_new = each.answer == missed.answer and each.call.how == missed.call.how and each.call.how != "contains"
-            if each is missed or not (each.span.ended < missed.span.began or (both_new and _first(each, missed))):
+            one, other = each.call, missed.call
+            both_new = each.answer == missed.answer and one.how == other.how != "contains"
+            # of two that overlap, each may have been the first; such a pair is judged once, in one order
+            apart, first = one.ended < other.began, (one.began, one.call) < (other.began, other.call)
+            if each is missed or not (apart or (both_new and first)):
                 continue
-            orders = [(each.span, missed.span)]
-            if not each.span.ended < missed.span.began:  # they overlap, so each may have been the first
-                orders.append((missed.span, each.span))
+            orders = [(one, other)] if apart else [(one, other), (other, one)]
             if item.filter in EXPIRING and any(self._world.may_have_expired(*order) for order in orders):
                 continue
             if any(self._world.may_be_lost(item.filter, *order) for order in orders):
                 documented = True
                 continue
-            self._wrong(kind or _kind(item, each, missed), item, f"{each.call.call}, and then {missed.call.call}")
+            self._wrong(kind or _kind(item, each, missed), item, f"{one.call}, and then {other.call}")
             return
         self._findings.documented[AGAIN] += documented
 
     def _wrong(self, kind: str, item: Item, why: str) -> None:
         self._findings.wrong.append(Wrong(kind, item, why))
-
-
-def _first(one: Fact, other: Fact) -> bool:
-    """Of two facts of overlapping calls choose one order, so that a pair is judged once."""
-    return (one.span.began, one.call.call) < (other.span.began, other.call.call)
 
 
 def _process(call: Asked) -> str:
@@ -286,9 +270,9 @@ def _items(calls: list[Asked]) -> Iterable[Item]:
         for number, answer in zip(call.items, answers, strict=True):
             key = call.filter, call.uid, number
             item = found.get(key) or found.setdefault(key, Item(*key))
-            item.calls.append((call, answer))
+            item.calls.append(Fact(call, answer))
     for item in found.values():
-        item.calls.sort(key=lambda each: each[0].began)
+        item.calls.sort(key=lambda each: each.call.began)
     return found.values()
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from bench.hostile.filters import MEASURED
-from bench.hostile.journal import Asked, Line
+from bench.hostile.journal import Line
 from bench.hostile.memory import Memory
 from bench.hostile.oracle import DOCUMENTED, PROMISES, Findings, Wrong
 from bench.hostile.schedule import Fault
@@ -60,16 +60,14 @@ def history(findings: Findings, faults: Iterable[Fault], lines: list[Line], star
 def _of(wrong: Wrong, lines: list[Line], start: float) -> Iterator[str]:
     item = wrong.item
     yield f"\n{wrong.kind}: item {item.number} of {item.filter} {item.uid}: {wrong.why}"
-    events = [(call.began, _called(call, answer, start)) for call, answer in item.calls]
+    events = []
+    for call, answer in item.calls:
+        until = "nobody knows" if call.ended == math.inf else f"{call.ended - start:.3f}"
+        events.append((call.began, f"{call.how} {call.call}, until {until}: {answer!r}"))
     since, until = events[0][0] - 5, max(at for at, _ in events) + 5
     near = [line for line in lines if since <= line["at"] <= until]
     events += [(line["at"], text) for line in near if (text := _event(line, item.filter, start))]
     yield from (f"  {at - start:9.3f}  {text}" for at, text in sorted(events))
-
-
-def _called(call: Asked, answer: object, start: float) -> str:
-    until = "nobody knows" if call.ended == math.inf else f"{call.ended - start:.3f}"
-    return f"{call.how} {call.call}, until {until}: {answer!r}"
 
 
 def _event(line: Line, name: str, start: float) -> str:

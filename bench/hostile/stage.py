@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from support.clock import Clock
 from support.cluster import Cluster, Node
@@ -57,19 +58,26 @@ class Running:
     """One kind of process, and its successors after kills.
 
     Attributes:
-        role: its name.
+        start: starts one.
         process: the newest.
         journals: the files of all of them.
-        stopped: whether it is stopped by SIGSTOP.
         failed: exit codes that it should not have.
     """
 
-    role: str
+    start: Callable[[], None]
     process: subprocess.Popen[bytes] | None = None
     journals: list[str] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
 
-    def signal(self, number: int) -> None:
+    def suspend(self) -> None:
+        """SIGSTOP."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
         """Send a signal to it and its children."""
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, number)
@@ -79,7 +87,7 @@ class Running:
         if self.process is not None:
             if self.process.poll() is not None:
                 self.failed.append(self.process.returncode)  # before anybody killed it
-            self.signal(signal.SIGKILL)
+            self._send(signal.SIGKILL)
             self.process.wait()
 
 
@@ -133,8 +141,10 @@ class Stage:
         self.disk = Disk(self.folder / "disk")
         self._closing.callback(self.disk.close)
         compiles = shutil.which("gcc") or shutil.which("cc")
-        names = ("server", *CLIENTS) if compiles else ()
-        self.clocks = {name: Clock(_made(self.folder / f"clock-{name}")) for name in names}
+        self.clocks: dict[str, Clock] = {}
+        for name in ("server", *CLIENTS) if compiles else ():
+            (folder := self.folder / f"clock-{name}").mkdir()
+            self.clocks[name] = Clock(folder)
         self.service_port = free_port()
         self.servers = self._start_servers()
         standing = [Proxy(each.port, late_after=20) for each in self.servers]
@@ -143,14 +153,17 @@ class Stage:
         self._redis = standing[0].url
         if kind == CLUSTER:
             self._announce(standing)
-        self.running = {role: Running(role) for role in PLAYING}
-        self._closing.callback(self._kill_all)
+        self.running = {role: Running(partial(self.begin, role)) for role in ("making", *PLAYING)}
+        for one in self.running.values():
+            self._closing.callback(one.kill)
         self.failed: list[str] = []
         self.path = self.folder / "journal-stage"
         self.journal = Journal(self.path, "stage")
         self.stop_file = self.folder / "stop"
         self.start = time.monotonic()
-        self._make()
+        self.begin("making")  # all filters, before anything is broken
+        if self.running["making"].process.wait(PATIENCE):
+            raise RuntimeError(f"the filters cannot be made: {self.log('making')}")
         self.start = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -188,7 +201,13 @@ class Stage:
             command = ["urifilter_redis.cli", "serve", "--host", "127.0.0.1", "--port", str(self.service_port)]
             command += ["--redis", self._redis, "--archive", self.archive.as_uri(), "--wait", "2s"]
         else:
-            command = ["bench.hostile.actors", role, json.dumps(self._part(one))]
+            settings = self.part(f"{role}-{len(one.journals)}", [*one.journals], PAUSES[role])
+            Path(settings["journal"]).touch()
+            one.journals.append(settings["journal"])
+            command = ["bench.hostile.actors", role, json.dumps(settings)]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")}
+        path = os.pathsep.join(filter(None, (str(STARTED), str(ROOT), kept.get("PYTHONPATH"))))
+        data = {"URIFILTER_DATA_DIR": str(self.folder / "data")}
         with (self.folder / f"log-{role}").open("ab") as log:
             one.process = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -196,16 +215,9 @@ class Stage:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env=self._environment() | self._clock(role),
+                env=kept | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", **data} | self._clock(role),
                 start_new_session=True,
             )
-
-    def _make(self) -> None:
-        """Make the filters, before anything is broken."""
-        self.running["making"] = Running("making")
-        self.begin("making")
-        if self.running["making"].process.wait(PATIENCE):
-            raise RuntimeError(f"the filters cannot be made: {self.log('making')}")
 
     def log(self, role: str) -> str:
         """Return what a process wrote to stdout and stderr: tracebacks, if anything."""
@@ -236,18 +248,8 @@ class Stage:
         """Return all journals."""
         return [self.path, *(Path(path) for one in self.running.values() for path in one.journals)]
 
-    def part(self, name: str) -> dict[str, object]:
-        """Return the settings of an actor that this process runs itself."""
-        return self._settings(name, [])
-
-    def _part(self, one: Running) -> dict[str, object]:
-        name = f"{one.role}-{len(one.journals)}"
-        settings = self._settings(name, list(one.journals), PAUSES[one.role])
-        Path(str(settings["journal"])).touch()
-        one.journals.append(str(settings["journal"]))
-        return settings
-
-    def _settings(self, name: str, before: list[str], pause: float = 0.1) -> dict[str, object]:
+    def part(self, name: str, before: Sequence[str] = (), pause: float = 0.1) -> dict[str, Any]:
+        """Return the settings of an actor, whose place in its role others had ``before``."""
         return {
             "name": name,
             "seed": self._seed,
@@ -264,17 +266,3 @@ class Stage:
 
     def _clock(self, role: str) -> dict[str, str]:
         return self.clocks[role].environment if role in self.clocks else {}
-
-    def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")}
-        path = os.pathsep.join(filter(None, (str(STARTED), str(ROOT), kept.get("PYTHONPATH"))))
-        return kept | {"URIFILTER_DATA_DIR": str(self.folder / "data"), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-
-    def _kill_all(self) -> None:
-        for one in self.running.values():
-            one.kill()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder

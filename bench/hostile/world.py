@@ -27,6 +27,10 @@ class Span:
     ended: float
 
 
+#: What may take its place: a call runs at one moment of its time.
+Timed = Span | Asked
+
+
 @dataclass(slots=True)
 class World:
     """All that the oracle knows beside the answers.
@@ -61,7 +65,7 @@ class World:
         finished = (each.began for each in self.checkpoints.get(name, ()) if each.ended <= flush.began)
         return max(finished, default=-math.inf)
 
-    def may_be_lost(self, name: str, known: Span, missed: Span) -> bool:
+    def may_be_lost(self, name: str, known: Timed, missed: Timed) -> bool:
         """Whether a FLUSHALL may have taken what was known, before it was missed: no checkpoint had it."""
         return any(
             each.ended >= known.began and each.began <= missed.ended and known.ended >= self.covered(name, each)
@@ -72,7 +76,7 @@ class World:
         """Whether a FLUSHALL may have taken what a call had done before it was repeated."""
         return any(each.ended >= call.began and each.began <= call.ended for each in self.flushes)
 
-    def may_have_expired(self, known: Span, missed: Span) -> bool:
+    def may_have_expired(self, known: Timed, missed: Timed) -> bool:
         """Whether so many periods were over, by the server's clock, that an item had left the window."""
         at = known.began  # its slice may have been closed at once
         for _ in range(SLICES - 1):
@@ -85,7 +89,7 @@ class World:
         ahead = [before, *(ahead for at, ahead in self.clock if since - 2 * BEARABLE <= at <= until)]
         return max(ahead) - min(ahead) > BEARABLE
 
-    def withheld(self, written: Span, asked: Span) -> bool:
+    def withheld(self, written: Timed, asked: Timed) -> bool:
         """Whether the time until which an item is kept from others has not come by the server's clock when asked.
 
         The time was ``written`` by the clock as it was set then. A restore after that wrote another.
@@ -95,7 +99,7 @@ class World:
         until = written.ended + max(self._ahead(written)) + KEPT
         return until + SLACK > asked.began + min(self._ahead(asked))
 
-    def _ahead(self, span: Span) -> list[float]:
+    def _ahead(self, span: Timed) -> list[float]:
         """Return the seconds by which the server's clock was ahead during a span; its line is before its setting."""
         began = span.began - SLACK
         before = next((ahead for at, ahead in reversed(self.clock) if at <= began), 0.0)

@@ -7,27 +7,25 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import redis
-
-import urifilter_redis
-from bench.peers import Batches
 from bench.peers.on_server import OnServer
-from bench.peers.redisbloom import check_module
 from urifilter_redis import UriFilter
 
 
 class Ours(OnServer):
-    """A filter of this library."""
+    """A filter of this library.
 
+    Attributes:
+        news: the filter; it exists while the peer is open.
+    """
+
+    news: UriFilter
+
+    package = "urifilter-redis"
     layout = "blocked"
     near_cache = 0
 
     #: Settings of the filter beside capacity, error rate and layout.
     settings: Mapping[str, Any] = MappingProxyType({})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._news: UriFilter | None = None
 
     @property
     def keys(self) -> str:  # type: ignore[override]
@@ -38,17 +36,10 @@ class Ours(OnServer):
     def _filter(self) -> str:
         return re.sub(r"\W+", "-", self.name)
 
-    @property
-    def news(self) -> UriFilter:
-        """The filter; it exists while the peer is open."""
-        if self._news is None:
-            raise RuntimeError(f"{self.name} is not open")
-        return self._news
-
     def open(self, capacity: int, error_rate: float, server: str) -> None:
         """Make the filter, empty."""
         super().open(capacity, error_rate, server)
-        self._news = UriFilter.create(
+        made = UriFilter.create(
             self._filter,
             capacity=capacity,
             error_rate=error_rate,
@@ -59,15 +50,13 @@ class Ours(OnServer):
             large=True,
             **self.settings,
         )
+        self.news = self._closing.enter_context(made)
 
     def join(self, capacity: int, error_rate: float, server: str) -> None:
         """Open the filter that another process has made."""
         super().join(capacity, error_rate, server)
-        self._news = UriFilter.open(self._filter, near_cache=self.near_cache, redis=server, prefix="bench")
-
-    def version(self) -> str:
-        """Return the library's version."""
-        return f"urifilter-redis {urifilter_redis.__version__}"
+        opened = UriFilter.open(self._filter, near_cache=self.near_cache, redis=server, prefix="bench")
+        self.news = self._closing.enter_context(opened)
 
     def insert(self, batch: Sequence[str]) -> int:
         """Insert by ``insert``, or by ``insert_many`` if there are several items."""
@@ -79,20 +68,12 @@ class Ours(OnServer):
         """Ask by ``contains_many``."""
         return sum(self.news.contains_many(batch))
 
-    def close(self) -> None:
-        """Close the connections."""
-        if self._news is not None:
-            self._news.close()
-            self._news = None
-        super().close()
-
 
 class Blocked(Ours):
     """Layout blocked, the default."""
 
     name = "blocked"
     compared_as = "this library, layout blocked: insert, or insert_many of a batch"
-    batches = Batches()
 
 
 class Classic(Ours):
@@ -109,12 +90,7 @@ class OfTheServer(Ours):
     name = "redisbloom"
     compared_as = "this library, layout redisbloom: insert, or insert_many of a batch"
     layout = "redisbloom"
-
-    def open(self, capacity: int, error_rate: float, server: str) -> None:
-        """Make the filter, empty."""
-        with redis.Redis.from_url(server) as client:
-            check_module(client)
-        super().open(capacity, error_rate, server)
+    needs_module = True
 
 
 class NearCache(Ours):

@@ -31,22 +31,17 @@ class Program(Peer):
     #: The programs that it needs.
     programs: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
     def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - exact, and without a server
         """Make the folder of the files, with no line seen."""
         for program in self.programs:
             if shutil.which(program) is None:
                 raise Missing(f"{program} is missing")
-        self._folder = tempfile.TemporaryDirectory(prefix="uf-")
+        self._folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="uf-")))
         self.path("seen").touch()
 
     def path(self, name: str) -> Path:
         """Return the path of a file."""
-        if self._folder is None:
-            raise RuntimeError(f"{self.name} is not open")
-        return Path(self._folder.name) / name
+        return self._folder / name
 
     def version(self) -> str:
         """Return what its first program says of itself."""
@@ -85,12 +80,6 @@ class Program(Peer):
     def memory(self) -> int | None:
         """Return the bytes of the lines that were seen, which are in a file; the program reads them in each run."""
         return self.path("seen").stat().st_size
-
-    def close(self) -> None:
-        """Remove the files."""
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
 
 class Awk(Program):

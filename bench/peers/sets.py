@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from bench.peers import SINGLE
@@ -57,6 +56,7 @@ class ScrapyRedis(OnServer):
 
     name = "scrapy-redis"
     compared_as = "scrapy-redis's RFPDupeFilter: one request a call; the making of the request is not counted"
+    package = "scrapy-redis"
     batches = SINGLE
     keys = "bench-scrapy-redis"
 
@@ -69,10 +69,6 @@ class ScrapyRedis(OnServer):
         except ImportError:
             raise Missing("scrapy-redis is missing: pip install scrapy-redis") from None
         self._filter = RFPDupeFilter(self.client, self.keys)
-
-    def version(self) -> str:
-        """Return the package's version."""
-        return f"scrapy-redis {version('scrapy-redis')}"
 
     def insert(self, batch: Sequence[str]) -> int:
         """Insert by ``request_seen``."""

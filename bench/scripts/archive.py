@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import resource
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import redis
 
 from bench import servers
 from bench.load import under_load
-from bench.runner import Servers
+from bench.runner import Servers, timed
 from urifilter_redis import UriFilter
 
 BATCH = 500
@@ -29,13 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "rolling, 30 slices": {"retention": "rolling", "slices": 30, "period": "1d"},
     "ring, 4 slices": {"retention": "ring", "slices": 4, "period": "1d"},
 }
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that some work took, and what it returned."""
-    start = time.perf_counter()
-    done = work()
-    return time.perf_counter() - start, done
 
 
 def measure(admin: redis.Redis, archive: str, items: int, settings: dict[str, Any]) -> Iterator[str]:

@@ -10,14 +10,13 @@ noisy: read ratios.
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import redis.asyncio
 
 from bench import servers
-from bench.runner import Row, Servers, ratio
+from bench.runner import Row, Servers, medians
 from urifilter_redis import AsyncUriFilter, UriFilter
 
 CAPACITY, TASKS, EACH, SHARDS = 5_000_000, 200, 50, (1, 16)
@@ -64,7 +63,5 @@ def main(rounds: int = 9, server: Servers = ("redis", "valkey")) -> Iterator[str
             for shards in SHARDS:
                 UriFilter.create(f"s{shards}", capacity=CAPACITY, shards=shards, redis=address).close()
                 found = asyncio.run(measure(address, f"s{shards}", rounds))
-                for way, rates in found.items():
-                    ratios = {f"to {each}": ratio(rates, found[each]) for each in (SADD, OFF)}
-                    row: Row = {"server": name, "way": way, "shards": shards, "items/s": statistics.median(rates)}
-                    yield row | ratios
+                for row in medians(found, "items/s", SADD, OFF):
+                    yield {"server": name, "way": row["way"], "shards": shards} | row

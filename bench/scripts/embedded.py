@@ -59,6 +59,5 @@ def main(tries: int = 40) -> Iterator[Row]:
                 ways = {way: partial(measure, news, server, size, numbers, way) for way in WAYS}
                 least = {way: best_of(found, rule).value for way, found in race(ways, float, rule, dice).items()}
                 for way, value in least.items():
-                    yield {"kind": kind, "way": way, "items a call": size, "us a call": value} | {
-                        "ratio": value / least["no PING"]
-                    }
+                    row: Row = {"kind": kind, "way": way, "items a call": size, "us a call": value}
+                    yield row | {"ratio": value / least["no PING"]}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from urifilter_redis.cli.importing import FileSource
 from urifilter_redis.cli.lines import windows_of
 
 from bench import servers
-from bench.runner import Row, medians, turns
+from bench.runner import Row, medians, timed, turns
 from urifilter_redis.importing.importer import Import, Receiver
 from urifilter_redis.importing.sources import SetSource, Source
 
@@ -56,9 +55,7 @@ def moved_set(url: str, news: Receiver) -> None:
 def measure(url: str, count: int, memory: list[int], insert: Callable[[Receiver], None]) -> float:
     """Insert into an empty filter, and keep its memory; return items a second."""
     with Receiver.create("news", capacity=2 * count, redis=url) as news:
-        start = time.perf_counter()
-        insert(news)
-        taken = time.perf_counter() - start
+        taken, _ = timed(partial(insert, news))
         memory.append(news.info().memory)
         news.drop()
     return count / taken

@@ -21,7 +21,7 @@ import redis
 from bench import ROOT, servers
 from bench.commands import Commands
 from bench.runner import Row, Servers, turns
-from bench.usage import cpu
+from bench.usage import cpu, spent
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import hasher, make_digester, shard_of
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
@@ -98,8 +98,7 @@ def measure(client: redis.Redis, way: Way, work: Iterator[list[tuple[int, bytes]
     for shard, packed in some:
         way(shard, packed)
     wall = time.perf_counter() - start
-    stats = client.info("commandstats")
-    used = sum(stats.get(f"cmdstat_{name}", {"usec": 0})["usec"] for name in ("evalsha", "BF.MADD", "bf.madd"))
+    used = spent(client, "BF.MADD", "bf.madd")
     items = BATCH * len(some)
     return used / items, wall * 1e6 / items
 
@@ -137,12 +136,8 @@ def python_side(name: str, count: int) -> Iterator[Row]:
                     start = cpu()
                     for at in range(0, count, 9000):
                         news.insert_many(uris[at : at + 9000])
-                    yield {
-                        "server": name,
-                        "kind": kind,
-                        "shards": news.config.shards,
-                        "us": (cpu() - start) * 1e6 / count,
-                    }
+                    us = (cpu() - start) * 1e6 / count
+                    yield {"server": name, "kind": kind, "shards": news.config.shards, "us": us}
 
 
 def normalisations() -> Iterator[Row]:

@@ -20,16 +20,6 @@ from urifilter_redis import UriFilter
 STEP, ERROR_RATE = 10_000, 1e-4
 
 
-def sha1(number: int) -> bytes:
-    """Return the fingerprint of a URL as crawlers keep it: 40 hex digits."""
-    return hashlib.sha1(url(number)).hexdigest().encode()
-
-
-def md5(number: int) -> bytes:
-    """Return a digest of 16 bytes."""
-    return hashlib.md5(url(number)).digest()
-
-
 def set_of(member: Callable[[int], bytes], client: redis.Redis, count: int) -> None:
     """Fill a set."""
     for start in range(0, count, STEP):
@@ -50,8 +40,8 @@ def bloom(client: redis.Redis, count: int) -> None:
 
 WAYS: dict[str, Callable[[redis.Redis, int], None]] = {
     "set of URLs": partial(set_of, url),
-    "set of SHA-1s in hex": partial(set_of, sha1),
-    "set of MD5s, 16 bytes": partial(set_of, md5),
+    "set of SHA-1s in hex": partial(set_of, lambda number: hashlib.sha1(url(number)).hexdigest().encode()),
+    "set of MD5s, 16 bytes": partial(set_of, lambda number: hashlib.md5(url(number)).digest()),
     "blocked": partial(filter_of, "blocked"),
     "classic": partial(filter_of, "classic"),
 }

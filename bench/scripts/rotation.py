@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ import redis
 
 from bench import servers
 from bench.load import under_load
-from bench.runner import Row, Servers
+from bench.runner import Row, Servers, timed
 from bench.usage import spent
 from urifilter_redis import UriFilter
 
@@ -65,9 +64,7 @@ def closed_slices(client: redis.Redis, name: str) -> str:
     with UriFilter.create("closed", redis=servers.address(client), capacity=4_000_000, **ROLLING) as news:
         news.insert_many(range(4_000_000 // 30))
         fill, size = news.info().fill, news.config.bytes
-        start = time.perf_counter()
-        news.rotate()
-        took = time.perf_counter() - start
+        took, _ = timed(news.rotate)
         packed = sum(map(len, client.hvals("urifilter:{closed:0}:slice:0")))
         bound = -(fill * math.log2(fill) + (1 - fill) * math.log2(1 - fill)) * size
         cells = f"{fill:6.2%} full: {packed:,} of {size:,} bytes, {packed / bound:.2f} of the entropy"

@@ -25,29 +25,17 @@ BATCHES = (1, 100, 1000)
 WORKERS = (1, 2)
 CLIENTS = (1, 2)
 
-#: A function that connects, and returns one that inserts a batch.
-Open = Callable[[], Callable[[list[str]], object]]
 
-
-def ask_for(open_: Open, batch: int, seconds: float, seed: int) -> int:
-    """Insert batches for some seconds; return the number of URIs."""
-    dice, insert, asked = random.Random(seed), open_(), 0
+def ask_for(connect: Callable[[], UriFilter | FilterAPIClient], batch: int, seconds: float, seed: int) -> int:
+    """Insert batches for some seconds, with the library or through the service; return the number of URIs."""
+    dice, client, asked = random.Random(seed), connect(), 0
+    insert = partial(client.insert_many, "news") if isinstance(client, FilterAPIClient) else client.insert_many
     insert(["warm up"])
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         insert([f"https://example.com/{dice.randrange(1 << 40) if i % 2 else i}" for i in range(batch)])
         asked += batch
     return asked
-
-
-def by_library(url: str) -> Callable[[list[str]], object]:
-    """Return a function that inserts with the library."""
-    return UriFilter.open("news", redis=url).insert_many
-
-
-def by_service(url: str) -> Callable[[list[str]], object]:
-    """Return a function that inserts through the service."""
-    return partial(FilterAPIClient(url).insert_many, "news")
 
 
 def main(seconds: float = 3, server: Servers = ("redis",)) -> Iterator[Row]:
@@ -59,13 +47,13 @@ def main(seconds: float = 3, server: Servers = ("redis",)) -> Iterator[Row]:
             library: dict[tuple[int, int], float] = {}
             for workers in (0, *WORKERS):
                 services.close()  # the one before
-                open_: Open = partial(by_library, url)
+                connect = partial(UriFilter.open, "news", redis=url)
                 if workers:
-                    open_ = partial(by_service, services.enter_context(servers.service(url, workers))[1])
+                    connect = partial(FilterAPIClient, services.enter_context(servers.service(url, workers))[1])
                 for clients, batch in product(CLIENTS, BATCHES):
                     before = spent(admin)
                     with multiprocessing.Pool(clients) as pool:
-                        jobs = [(open_, batch, seconds, time.time_ns() + client) for client in range(clients)]
+                        jobs = [(connect, batch, seconds, time.time_ns() + client) for client in range(clients)]
                         asked = sum(pool.starmap(ask_for, jobs))
                     rate = asked / seconds
                     way = f"service, {workers} worker{'s' * (workers > 1)}" if workers else "library"

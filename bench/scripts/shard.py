@@ -21,6 +21,7 @@ import random
 import statistics
 import tempfile
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 import redis
 
 from bench import servers
-from bench.commands import Commands, send
+from bench.commands import Commands, fill_half, send
 from bench.runner import Row, Servers
 from bench.usage import cpu_of
 from urifilter_redis import UriFilter
@@ -69,28 +70,17 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def made(client: redis.Redis, wanted: int, shards: int, archive: str = "", **settings: Any) -> UriFilter:
     """Make a filter of so many shards of one bitmap, the largest of at most ``wanted`` bytes each."""
-    low, high = 1, 10**10
-    while high - low > 1:
-        middle = (low + high) // 2
+
+    def is_large(capacity: int) -> bool:
         try:
-            sizing = size_first(Settings(capacity=middle, shards=shards, **settings))
-            small = sizing.segments <= shards and sizing.segment_bytes <= wanted
+            sizing = size_first(Settings(capacity=capacity, shards=shards, **settings))
         except ValueError:  # larger than a bitmap may be
-            small = False
-        low, high = (middle, high) if small else (low, middle)
+            return True
+        return sizing.segments > shards or sizing.segment_bytes > wanted
+
+    capacity = 1 + bisect_left(range(2, 10**10), x=True, key=is_large)
     where = {"redis": servers.address(client), "archive": archive}
-    return UriFilter.create("news", **where, capacity=low, shards=shards, **settings)
-
-
-def fill(client: redis.Redis, news: UriFilter) -> None:
-    """Set half of the bits of all live slices (counting: make half of the counters 1)."""
-    keys = Commands(news).keys
-    for shard in range(news.config.shards):
-        for each in news.view(shard).slices:
-            bits = os.urandom(each.size)
-            if news.config.layout == "counting":
-                bits = bits.translate(bytes(byte & 0x11 for byte in range(256)))
-            client.setrange(keys.shard(shard).slice(each.name), 0, bits)
+    return UriFilter.create("news", **where, capacity=capacity, shards=shards, **settings)
 
 
 def digests(shards: int, items: int) -> Iterator[tuple[int, bytes]]:
@@ -143,7 +133,7 @@ def measure_calls(client: redis.Redis, settings: dict[str, Any]) -> Row:
                     news.insert_many(random.randbytes(8) for _ in range(100_000))
         news.insert("load the script")
         if news.config.layout != REDISBLOOM:
-            fill(client, news)
+            fill_half(client, news)
         most = calls.items_a_call(news.config, live)
         alone, many = ([*zip(*pipelines(client, news, items), strict=True)] for items in (1, most))
         items = [[1e6 * (b - min(a)) / (most - 1) for b in many[n]] for n, a in enumerate(alone)]
@@ -185,7 +175,7 @@ def measure_builds(client: redis.Redis) -> Iterator[str]:
 def measure_checkpoints(client: redis.Redis) -> list[float]:
     """Return the ms a MiB of full checkpoints."""
     with tempfile.TemporaryDirectory() as folder, made(client, SEGMENT_LIMIT, 1, Path(folder).as_uri()) as news:
-        fill(client, news)
+        fill_half(client, news)
         size = news.checkpoint(full=True).size
         found = [ms_a_mib(client, lambda: news.checkpoint(full=True), size) for _ in range(5)]
         news.drop()

@@ -9,7 +9,6 @@ figures are seconds.
 from __future__ import annotations
 
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +16,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 from spark_unique import mark
 
-from bench.runner import Row
+from bench.runner import Row, timed
 from urifilter_redis import UriFilter
 
 
@@ -42,8 +41,6 @@ def main(items: int = 1_000_000, rounds: int = 3) -> Iterator[Row]:
                     "marked, all seen": partial(mark, dump, news, "second", f"{folder}/marked"),
                 }
                 for way, work in ways.items():
-                    begun = time.monotonic()
-                    work()
-                    yield {"way": way, "seconds": time.monotonic() - begun}
+                    yield {"way": way, "seconds": timed(work)[0]}
                 news.drop()
     spark.stop()

@@ -9,7 +9,6 @@ freeing what has expired (LATENCY, whole ms), and its memory before, at most, an
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
@@ -21,12 +20,11 @@ from typing import Annotated, Any
 import redis
 
 from bench import servers
-from bench.commands import Commands
-from bench.runner import Row
+from bench.commands import Commands, fill_half
+from bench.runner import Row, timed
 from bench.usage import ServerCounters
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.costs import memory_when_full
-from urifilter_redis.protocol.keys import FilterKeys
 
 RING: dict[str, Any] = {"retention": "ring", "slices": 4, "period": "1d"}
 
@@ -55,9 +53,7 @@ class Watched:
         thread = threading.Thread(target=read_memory)
         thread.start()
         try:
-            begun = time.perf_counter()
-            work()
-            took = time.perf_counter() - begun
+            took, _ = timed(work)
         finally:
             ended.set()
             thread.join()
@@ -74,16 +70,7 @@ class Watched:
         return int(self._client.info("memory")["used_memory"])
 
 
-def fill(client: redis.Redis, news: UriFilter) -> None:
-    """Set half of the bits of all live slices, so that their memory is taken."""
-    keys: FilterKeys = Commands(news).keys
-    for shard in range(news.config.shards):
-        for each in news.view(shard).slices:
-            for name in each.names:
-                client.setrange(keys.shard(shard).slice(name), 0, os.urandom(each.size))
-
-
-def timed(client: redis.Redis, url: str, items: int) -> Iterator[Row]:
+def ring(client: redis.Redis, url: str, items: int) -> Iterator[Row]:
     """Yield the steps of a ring: create, a turn, a drop."""
     watched, made = Watched(client), {"redis": url, "capacity": items, **RING}
     with UriFilter.create("warm", redis=url, capacity=1000, **RING) as warm:
@@ -94,7 +81,7 @@ def timed(client: redis.Redis, url: str, items: int) -> Iterator[Row]:
         for _ in range(3):
             news.rotate()
         time.sleep(FREED)
-        fill(client, news)
+        fill_half(client, news)
         yield watched.step("ring: a turn", news.rotate, memory_when_full(news.config))
         time.sleep(FREED)
         yield watched.step("ring: a drop", lambda: (news.drop(), time.sleep(FREED)))
@@ -118,7 +105,7 @@ def archived(client: redis.Redis, url: str, items: int, folder: Path) -> Iterato
     watched, made = Watched(client), {"redis": url, "capacity": items, "archive": folder.as_uri()}
     yield watched.step("forever: create", lambda: UriFilter.create("news", **made).close())
     with UriFilter.open("news", redis=url, archive=folder.as_uri()) as news:
-        fill(client, news)
+        fill_half(client, news)
         planned = memory_when_full(news.config)
         news.insert("an item")
         yield watched.step("forever: a checkpoint", news.checkpoint, planned)
@@ -143,6 +130,6 @@ def main(items: int = 100_000_000, server: Annotated[str, ("redis", "valkey")] =
     """
     with servers.server(server) as client, tempfile.TemporaryDirectory() as folder:
         url = servers.address(client)
-        yield from timed(client, url, items)
+        yield from ring(client, url, items)
         yield from growing(client, url)
         yield from archived(client, url, items, Path(folder) / "archive")

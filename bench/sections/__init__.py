@@ -9,7 +9,7 @@ of a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -20,6 +20,9 @@ from bench.streams import WARM
 Row = Mapping[str, Any]
 
 NAMES = ("calls", "clients", "script", "drivers", "retentions", "segments", "persistence", "links", "sizes")
+
+#: The mixes of those sections that do not ask the command line for them.
+MIXES = ("new", "seen")
 
 #: Says how far a section is.
 Say = Callable[[str], None]
@@ -70,29 +73,6 @@ class Settings:
         return [(mix, *batch) for mix in self.mixes for batch in self.batches.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The results of a section.
-
-    Attributes:
-        settings: what was measured.
-        versions: of the server and the peers.
-        cells: figures of calls (``bench.measuring.Cell``).
-        filters: figures of whole filters.
-        left_out: the reason of each peer that is missing.
-    """
-
-    settings: Row
-    versions: Mapping[str, str]
-    cells: Sequence[Row]
-    filters: Sequence[Row] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
-
-
 class Section(Protocol):
     """A module of this package.
 
@@ -106,8 +86,15 @@ class Section(Protocol):
     ABOUT: str
     QUOTED: Sequence[str]
 
-    def measure(self, settings: Settings, say: Say) -> Found:
+    def measure(self, settings: Settings, say: Say) -> Row:
         """Measure.
+
+        Returns:
+            settings: what was measured.
+            versions: of the server and the peers.
+            cells: figures of calls (``bench.measuring.cell``).
+            filters: figures of whole filters.
+            left_out: the reason of each peer that is missing.
 
         Raises:
             ValueError: the settings cannot be measured.

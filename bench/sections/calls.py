@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from bench.peers import ALL, chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import Row, Say, Settings
 from bench.stand import stand
 from bench.tables import cells_tables, figure, table
 
@@ -15,7 +15,7 @@ ABOUT = "All peers that take such batches, on one server, in turns. Each filter 
 QUOTED = ("new, 1 a call", "new, 500 a call", "seen, 1 a call", "seen, 500 a call")
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure all peers."""
     with stand(settings.server, chosen(settings.peers), settings.capacity, settings.error_rate) as here:
         cells = here.race(settings.kinds, settings, say)

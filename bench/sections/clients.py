@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
-from bench.crowd import Crowd, Filters, shared
+from bench.crowd import Crowd, shared
 from bench.peers import chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import WARM
 from bench.tables import cells_table, grouped
@@ -24,13 +24,12 @@ QUOTED = ("new, 500 a call, 8 clients",)
 #: The items of one call, with the items of one try of all processes: no more than ``seen`` can draw.
 TRIES = {1: 4000, 500: WARM}
 QUICK_TRIES = {500: 4000}
-MIXES = ("new", "seen")
 
 #: The most tries of a race.
 MOST = 10
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure the peers that processes can share.
 
     Raises:
@@ -47,11 +46,11 @@ def measure(settings: Settings, say: Say) -> Found:
     names = [name for name in made.peers if shared(name)]
     with stand(made.server, chosen(names), made.capacity, made.error_rate) as here:
         for place, clients in enumerate(made.clients):
-            with Crowd(clients, Filters(made.capacity, made.error_rate, here.url)) as crowd:
+            with Crowd(clients, made.capacity, made.error_rate, here.url) as crowd:
                 say(f"{clients} clients")
-                how = {"attempt_of": partial(crowd.attempt, counters=here.counters), "first": place * len(made.kinds)}
-                raced = here.race(made.kinds, made, say, **how)
-                cells += [{**cell, "clients": clients} for cell in raced]
+                attempts = {name: partial(crowd.attempt, name, here.counters) for name in here.peers}
+                first = place * len(made.kinds)
+                cells += here.race(made.kinds, made, say, attempts, first=first, clients=clients)
         return here.found(asdict(made), cells)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from bench.measuring import cut
 from bench.peers.ours import Blocked, NearCache
 from bench.peers.redisbloom import BfMadd
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import Row, Say, Settings
 from bench.stand import stand
 from bench.streams import Uris
 from bench.tables import cells_tables
@@ -58,7 +58,7 @@ class Behind(BfMadd):
         return new
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure this library and BF.MADD; all filters are empty."""
     streams, capacity = (QUICK_STREAMS, QUICK_CAPACITY) if settings.quick else (STREAMS, CAPACITY)
     rule = replace(settings.rule, tries=min(settings.rule.tries, MOST))

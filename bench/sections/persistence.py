@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 
 import redis
@@ -12,7 +12,7 @@ import redis
 from bench.crowd import shared
 from bench.measuring import ask, cut
 from bench.peers import Peer, chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import WARM, Try, tries
 from bench.tables import figure, table
@@ -26,7 +26,9 @@ QUOTED = ("Bytes an item",)
 
 BATCHES = (1, 500)
 ITEMS, QUICK_ITEMS = 5000, 1000
-MIXES = ("new", "seen")
+
+#: What INFO persistence says of the file while it is being begun.
+REWRITES = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
 
 #: Seconds between two looks at a file that is being begun, and the most of them.
 PAUSE, PATIENCE = 0.01, 300
@@ -43,17 +45,13 @@ def appending(client: redis.Redis) -> Iterator[None]:
     client.config_set("appendonly", "yes")
     try:
         end = time.monotonic() + PATIENCE
-        while not _begun(client.info("persistence")):
+        while not (said := client.info("persistence"))["aof_enabled"] or any(said[each] for each in REWRITES):
             if time.monotonic() > end:
                 raise TimeoutError(f"no append-only file after {PATIENCE} s")
             time.sleep(PAUSE)
         yield
     finally:
         client.config_set("appendonly", "no")
-
-
-def _begun(said: Mapping[str, object]) -> bool:
-    return bool(said["aof_enabled"]) and not (said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"])
 
 
 def appended(client: redis.Redis, peer: Peer, given: Try, size: int) -> float:
@@ -69,7 +67,7 @@ def _size(client: redis.Redis) -> int:
     return int(said["aof_current_size"]) + int(said["aof_buffer_length"])
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure all peers that keep their filter in the server."""
     items = QUICK_ITEMS if settings.quick else ITEMS
     names = [name for name in settings.peers if shared(name)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.measuring import ask, cut
 from bench.peers.ours import Ours
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.sections.script import server_columns
 from bench.stand import stand
 from bench.streams import Uris
@@ -23,7 +23,6 @@ QUOTED = ()
 
 BATCH, ITEMS = 500, 5000
 CAPACITY, QUICK_CAPACITY = 1_000_000, 40_000
-MIXES = ("new", "seen")
 
 #: A filter that grows begins with so many times fewer items.
 GROWTH = 8
@@ -60,7 +59,7 @@ class Retention(Ours):
             ask(self.insert, cut(uris, self.fill))
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure all retentions."""
     capacity = QUICK_CAPACITY if settings.quick else CAPACITY
     filters = map(Retention, SETTINGS)

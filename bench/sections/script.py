@@ -8,7 +8,7 @@ from dataclasses import asdict
 from bench import servers
 from bench.machine import versions
 from bench.peers import chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.stand import stand
 from bench.tables import Column, best, grouped, table
 
@@ -23,10 +23,9 @@ PEERS = ("SETBIT in Lua", "blocked", "classic")
 SERVERS = ("redis", "valkey")
 CAPACITY, QUICK_CAPACITY = 100_000_000, 1_000_000
 BATCH, ITEMS = 500, 5000
-MIXES = ("new", "seen")
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure on each server that is installed."""
     capacity = QUICK_CAPACITY if settings.quick else CAPACITY
     cells: list[Row] = []
@@ -38,13 +37,12 @@ def measure(settings: Settings, say: Say) -> Found:
             with stand(name, chosen(PEERS), capacity, settings.error_rate) as here:
                 there = versions(here.client, here.peers)
                 found |= there | {name: there["server"]}
-                raced = here.race(kinds, settings, say, figure="server")
-                cells += [{**cell, "server_name": name} for cell in raced]
+                cells += here.race(kinds, settings, say, figure="server", server_name=name)
         except servers.Missing as error:
             left_out[name] = str(error)
     found["server"] = " and ".join(found[name] for name in SERVERS if name in found)
     made = {"capacity": capacity, "rule": asdict(settings.rule), "batch": BATCH, "items": ITEMS}
-    return Found(made, found, cells, left_out=left_out)
+    return {"settings": made, "versions": found, "cells": cells, "filters": (), "left_out": left_out}
 
 
 def tables(found: Row) -> Iterator[str]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from itertools import product
-
-import redis
 
 from bench.measuring import ask, attempt, cut
 from bench.peers import Peer
 from bench.peers.ours import Ours
-from bench.peers.redisbloom import BfMadd, check_module
-from bench.sections import Found, Row, Say, Settings
+from bench.peers.redisbloom import BfMadd
+from bench.sections import MIXES, Row, Say, Settings
 from bench.stand import stand
 from bench.streams import Uris
 from bench.tables import cells_tables as tables  # noqa: F401 - those of this section
@@ -33,7 +32,6 @@ SMALL = 5_500_000
 FILLED = 50_000
 BATCHES = {1: 1000, 20: 2000, 100: 5000, 500: 10_000, 5000: 20_000}
 QUICK_BATCHES = {100: 1000}
-MIXES = ("new", "seen")
 
 #: The links of a page: a call of those that are claimed or looked up.
 PAGE = 100
@@ -61,12 +59,10 @@ class Sized(Ours):
     def __init__(self, name: str, capacity: int, shards: int | None = None, layout: str = "blocked") -> None:
         super().__init__()
         self.name, self.capacity, self.settings, self.layout = name, capacity, {"shards": shards}, layout
+        self.needs_module = layout == "redisbloom"
 
     def open(self, capacity: int, error_rate: float, server: str) -> None:  # noqa: ARG002 - it has one of its own
         """Make the filter, empty."""
-        if self.layout == "redisbloom":
-            with redis.Redis.from_url(server) as client:
-                check_module(client)
         super().open(self.capacity, error_rate, server)
 
 
@@ -86,7 +82,7 @@ def begin(peer: Peer) -> None:
     ask(peer.insert, cut(Uris(range(FILLED)), peer.fill))
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure the filters; the largest takes 3.2 GB, and is left out in a quick run."""
     large = QUICK_CAPACITY if settings.quick else CAPACITY
     parted = size_first(Shape(capacity=large, error_rate=settings.error_rate)).segments
@@ -104,17 +100,11 @@ def measure(settings: Settings, say: Say) -> Found:
             "contains": {name: looking(peer) for name, peer in here.peers.items()},
         }
         for place, (way, asked_by) in enumerate(ways.items(), 1):
-            asking = replace(here, peers={name: here.peers[name] for name in asked_by})
-            raced = asking.race(
-                [(mix, PAGE, batches[PAGE]) for mix in MIXES],
-                settings,
-                say,
-                first=place * len(kinds),
-                attempt_of=lambda peer, given, size, by=asked_by: attempt(
-                    peer, given, size, here.counters, by[peer.name]
-                ),
-                **how,
-            )
+            attempts = {
+                name: partial(attempt, here.peers[name], here.counters, news=news) for name, news in asked_by.items()
+            }
+            pages = [(mix, PAGE, batches[PAGE]) for mix in MIXES]
+            raced = here.race(pages, settings, say, attempts, first=place * len(kinds), **how)
             cells += [{**cell, "mix": f"{way}, {cell['mix']}"} for cell in raced]
         rows: list[Row] = [{"peer": name, "segments": peer.news.config.segments} for name, peer in opened.items()]
         asked = {"capacity": large, "small": SMALL, "largest": LARGEST, "filled": FILLED, "rule": asdict(settings.rule)}

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from bench.crowd import Crowd, Filters, shared
+from bench.crowd import Crowd, shared
 from bench.filling import Filler
 from bench.peers import chosen
-from bench.sections import Found, Row, Say, Settings
+from bench.sections import MIXES, Row, Say, Settings
 from bench.sections.persistence import appended, appending
 from bench.stand import Stand, stand
 from bench.streams import ROOM, Try, Uris
@@ -38,7 +38,6 @@ MOST_OF_OTHERS = 1_000_000
 OURS = ("blocked", "redisbloom")
 
 PROCESSES = 2
-MIXES = ("new", "seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def merged(old: Row, new: Row) -> Row:
     return {**new, **rows, **several, "settings": {**new["settings"], "sizes": sizes}, "seconds": seconds}
 
 
-def measure(settings: Settings, say: Say) -> Found:
+def measure(settings: Settings, say: Say) -> Row:
     """Measure the filters of one size.
 
     Raises:
@@ -126,7 +125,7 @@ def measure(settings: Settings, say: Say) -> Found:
     size, start = size_of(items, quick=settings.quick), time.monotonic()
     names = [name for name in settings.peers if name in LARGE or items <= MOST_OF_OTHERS]
     with stand(settings.server, chosen(names), items, settings.error_rate, lambda _: None) as here:
-        with Crowd(PROCESSES, Filters(items, settings.error_rate, here.url)) as crowd:
+        with Crowd(PROCESSES, items, settings.error_rate, here.url) as crowd:
             bench = _Bench(size, settings, here, crowd, say)
             filters = bench.run()
         made = {"sizes": [asdict(size) | {"seconds": time.monotonic() - start}], "processes": PROCESSES}
@@ -150,8 +149,8 @@ class _Bench:
             filled[name] = self.filler.fill(peer, size.before, size.pieces)
             self.say(f"{size.items:,}: {name} is full, {filled[name]['rates'][-1][1]:,.0f} items/s at the end")
         kinds = [(mix, *batch) for mix in MIXES for batch in size.batches.items()]
-        raced = self.here.race(kinds, replace(self.settings, rule=self.rule), self.say, known=size.before)
-        self.cells = [{**cell, "size": size.items} for cell in raced]
+        settings = replace(self.settings, rule=self.rule)
+        self.cells = self.here.race(kinds, settings, self.say, known=size.before, size=size.items)
         memory = {name: peer.memory() for name, peer in self.peers.items()}
         bytes_ = self._append()
         return [
@@ -166,7 +165,7 @@ class _Bench:
         given = Try(tuple(Uris(range(self.size.before, self.size.before + self.size.append))), self.size.append)
         with appending(self.client):
             return {
-                name: appended(self.client, peer, given, min(500, peer.batches.most))
+                name: appended(self.client, peer, given, min(500, peer.batches[-1]))
                 for name, peer in self.peers.items()
                 if shared(name)
             }

@@ -15,7 +15,7 @@ from support.servers import executable
 from bench.__main__ import main
 from bench.kbest import Rule
 from bench.measuring import WrongAnswer, attempt
-from bench.peers import Batches
+from bench.peers import MANY
 from bench.sections import Settings
 from bench.streams import Try
 from bench.usage import ServerCounters, Watch
@@ -124,13 +124,12 @@ def test_what_cannot_be_measured(arguments, code, text):
 def test_bytes_of_the_work_alone(admin):
     """The bytes and the time of the counters' own questions are left out, and those of all commands are in."""
     admin.ping()
-    counters = ServerCounters(admin)
-    nothing = Watch(counters).stop()
-    watch = Watch(counters)
-    for _ in range(3):
-        admin.ping()
-    used = watch.stop()
-    counters.close()
+    with ServerCounters(admin) as counters:
+        nothing = Watch(counters).stop()
+        watch = Watch(counters)
+        for _ in range(3):
+            admin.ping()
+        used = watch.stop()
     assert (nothing.received, nothing.sent, nothing.server) == (0, 0, 0)
     assert (used.received, used.sent) == (3 * len("*1\r\n$4\r\nPING\r\n"), 3 * len("+PONG\r\n"))
     assert 0 <= used.server < used.wall
@@ -139,7 +138,7 @@ def test_bytes_of_the_work_alone(admin):
 class Forgetful:
     """A peer that answers "new" each time."""
 
-    name, compared_as, batches = "forgetful", "", Batches()
+    name, compared_as, batches = "forgetful", "", MANY
 
     def insert(self, batch):
         return len(batch)
@@ -147,11 +146,10 @@ class Forgetful:
 
 def test_wrong_answer(admin):
     """A peer that forgets is not measured: its work is another."""
-    counters = ServerCounters(admin)
-    assert attempt(Forgetful(), Try(("a", "b"), 2), 1, counters).missed == 0
-    with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
-        attempt(Forgetful(), Try(("a", "a"), 1), 1, counters)
-    counters.close()
+    with ServerCounters(admin) as counters:
+        assert attempt(Forgetful(), counters, Try(("a", "b"), 2), 1).missed == 0
+        with pytest.raises(WrongAnswer, match="forgetful answered 2 times new, of 1 new items"):
+            attempt(Forgetful(), counters, Try(("a", "a"), 1), 1)
 
 
 def test_filters_that_are_too_small():

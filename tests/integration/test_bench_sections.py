@@ -8,7 +8,7 @@ import pytest
 from support.servers import executable
 
 from bench import servers
-from bench.crowd import Crowd, Filters
+from bench.crowd import Crowd
 from bench.filling import Filler
 from bench.kbest import Rule
 from bench.peers import ALL
@@ -53,7 +53,7 @@ def few(monkeypatch):
 
 def measured(name, settings=SETTINGS):
     """Return the results of a section as they stand in the file, and its tables."""
-    found = json.loads(json.dumps(section(name).measure(settings, print).to_json(), allow_nan=False))
+    found = json.loads(json.dumps(section(name).measure(settings, print), allow_nan=False))
     return found, "\n".join(section(name).tables(found))
 
 
@@ -164,8 +164,8 @@ def test_a_crowd():
         peer = ALL["blocked"]()
         peer.open(10_000, 1e-6, at)
         try:
-            with Crowd(2, Filters(10_000, 1e-6, at)) as crowd:
-                found = crowd.attempt(peer, Try(("a", "a", "b", "b"), 2), 1, counters)
+            with Crowd(2, 10_000, 1e-6, at) as crowd:
+                found = crowd.attempt("blocked", counters, Try(("a", "a", "b", "b"), 2), 1)
                 filled = Filler(crowd, counters).fill(peer, 1001, 3)
                 again = Filler(crowd, counters).do(peer, "insert", range(1001))
                 with pytest.raises(RuntimeError, match="blocked: .*no_such_method"):

@@ -7,12 +7,9 @@ from bench.hostile.actors.part import Part
 from bench.hostile.filters import SETTINGS
 
 
-def run(part: Part) -> None:
-    """Make them, and say which uids they have."""
-    say_uids(part, Opened(part))
-
-
-def say_uids(part: Part, opened: Opened) -> None:
-    """Open or make all filters, and say which uids they have."""
+def run(part: Part) -> Opened:
+    """Open or make all of them, and say which uids they have."""
+    opened = Opened(part)
     for name in SETTINGS:
         part.log.say("made", filter=name, uid=opened.get(name).config.uid)
+    return opened

@@ -27,7 +27,8 @@ class Meddler:
         self._turn += 1
         names = [f"other-{self._part.name}-{self._turn}-{kind}" for kind in ("one", "all")]
         with contextlib.ExitStack() as stack:
-            one, both = (stack.enter_context(self._make(name)) for name in names)
+            where = {"redis": self._part.redis, "timeouts": TIMEOUTS}
+            one, both = (stack.enter_context(UriFilter.create(name, **where, **OTHER)) for name in names)
             items = self._part.dice.sample(range(10_000), COUNT)
             self._say("insert", one, items, lambda: one.insert_ages(map(uri, items)))
             self._say("insert", one, items, lambda: one.insert_ages(map(uri, items)))
@@ -49,9 +50,6 @@ class Meddler:
         name = self._part.dice.choice(EXPIRING)
         with UriFilter.create(name, **self._part.where(name)) as news:
             news.rotate_due()
-
-    def _make(self, name: str) -> UriFilter:
-        return UriFilter.create(name, redis=self._part.redis, timeouts=TIMEOUTS, **OTHER)
 
     def _say(self, how: str, news: UriFilter, items: list[int], ask: Callable[[], list[int]]) -> None:
         call = self._part.log.ask(how, news.name, news.config.uid, items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
 import time
@@ -30,13 +31,11 @@ def by_key(part: Part, client: httpx.Client, call: str, name: str, numbers: list
     began, body = time.monotonic(), {"items": [uri(each) for each in numbers]}
     answers: list[Any] = [None] * len(numbers)
     while time.monotonic() < began + PATIENCE:
-        try:
+        with contextlib.suppress(httpx.HTTPError):
             response = client.post(f"/v1/filters/{name}/insert", json=body, headers={"Idempotency-Key": call})
-        except httpx.HTTPError:
-            response = None
-        if response is not None and response.is_success:
-            answers = response.json()["ages"]
-            break
+            if response.is_success:
+                answers = response.json()["ages"]
+                break
         time.sleep(0.2)
     part.log.told(call, answers)
 
@@ -72,9 +71,8 @@ def left_of(part: Part) -> list[Asked]:
 def run(part: Part) -> None:
     """Repeat what was left, and then ask about new items."""
     token, sequence = secrets.token_hex(8), 0
-    timeout = httpx.Timeout(5.0)
     with (
-        httpx.Client(base_url=part.service, timeout=timeout) as plain,
+        httpx.Client(base_url=part.service, timeout=5.0) as plain,
         FilterAPIClient(part.service, timeouts=TIMEOUTS) as sdk,
     ):
         for left in left_of(part):
