@@ -27,7 +27,6 @@ from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
-from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.meta import ShardState
@@ -255,7 +254,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         if config.archive == "redis":
             epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
             epochs.update(each.epoch for each in state.closed)
-        live = list(calls.live(keys, state.view))
+        live = [keys.slice(name) for name in state.view.names]
         following = map(keys.slice, replace(state.view.slices[-1], name="today_next").names)
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *following, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
@@ -321,14 +320,13 @@ def parts_of(config: Config, state: ShardState) -> list[Part]:
     """Return the live slices of a shard, newest first, with the times and numbers that ``meta`` has of each."""
     parts: list[Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
-        times = state.closed_of(slice_.name)
-        opened, closed = (times.opened, times.closed) if times else (state.opened, None)
-        count = (times or state).inserted
+        times = state.times_of(slice_.name)
+        count = times.inserted
         if config.write == "all":  # a slice holds the items of all newer slices, too
-            count = (times or state).new + (parts[-1].inserted if parts else 0)
+            count = times.new + (parts[-1].inserted if parts else 0)
         index = state.epoch - age
         capacity = slice_sizing(config, index).shard_capacity
-        parts.append(Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
+        parts.append(Part(slice_, times.opened, times.closed or None, count, capacity, slice_share(config, index)))
     return parts
 
 

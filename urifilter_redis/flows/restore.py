@@ -145,8 +145,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(backend, session.keys.name, config, shard)))
-            bitmaps = sum(each.segments for each in state.view.slices)
-            whole = len((yield from _whole_bitmaps(session, shard, state.view.slices))) == bitmaps
+            whole = len((yield from _whole_bitmaps(session, shard, state.view.slices))) == len(state.view.names)
             behind = last is not None and state.checkpoint < last.number
             if whole and behind and state.phase == "rotating":
                 yield from finish_rotation(session, shard)  # only Redis has the slice that it closed
@@ -199,8 +198,7 @@ class _Found:
         """Whether the shard is missing, not whole, or older than the archive."""
         if self.ours is None or self.arranged:
             return True
-        bitmaps = sum(each.segments for each in self.ours.view.slices)
-        return len(self.present) < bitmaps or self.ours.checkpoint < self.archived.number
+        return len(self.present) < len(self.ours.view.names) or self.ours.checkpoint < self.archived.number
 
 
 class _Restorer:
@@ -259,8 +257,8 @@ class _Restorer:
         lost = "meta"
         if found.ours is not None:
             planned = plan(self._config, found.ours, found.present, found.archived, now=0)
-            names = [name for each in found.ours.view.slices for name in each.names]
-            lost = ", ".join(name for name in names if name not in found.present and not planned.sources.get(name))
+            names = (name for name in found.ours.view.names if name not in found.present)
+            lost = ", ".join(name for name in names if not planned.sources.get(name))
         if lost:
             text = f"shard {shard} has LOST {lost}, and the archive has no checkpoint of it yet"
             advice = "nothing brings its items back: drop the filter, and create it anew"
@@ -334,8 +332,7 @@ class _Restorer:
         yield from self._beat()
         number = max((place.checkpoint.number for place in both if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        bitmaps = sum(each.segments for each in ours.view.slices) if ours else 0
-        lost = ours is not None and (len(found.present) < bitmaps or ours.epoch < epoch)
+        lost = ours is not None and (len(found.present) < len(ours.view.names) or ours.epoch < epoch)
         slices: dict[int, Manifest] = {}
         if lost or any(key.epoch >= epoch for key in keys):
             for key in keys:
@@ -385,7 +382,7 @@ class _Restorer:
         begun = checkpoint.begun if checkpoint else 0
         lost = loss_note(found.ours, now, begun) if loss else ""
         state, doomed = replace(planned.state, lost=lost), planned.doomed
-        names, moves = [name for each in state.view.slices for name in each.names], planned.moves
+        names, moves = state.view.names, planned.moves
         if found.ours is None:  # bitmaps without meta may be of any filter
             doomed = names
         elif self._config.layout == "counting":
@@ -481,17 +478,13 @@ def _keep_counters(found: _Found, planned: Plan) -> set[str]:
 def _fields(config: Config, state: ShardState, created: str | None, *, worked: bool, kept: set[str]) -> list[str]:
     """Return a shard's state as fields of ``meta``, field and value in turn."""
     last_seen = config.expire_after == "last-seen"
-    closed = (
-        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
-        for each in state.closed
-    )
     claims = state.view.claims or None
     values: dict[str, object] = {
         "before": state.phase,
         "epoch": state.epoch,
         "opened": state.opened,
         "inserted": state.inserted,
-        "closed": " ".join(closed),
+        "closed": " ".join(each.entry(with_new=last_seen) for each in state.closed),
         "oldest": state.oldest,
         "slices": " ".join(map(str, state.view.slices)),
         "changed": state.changed,

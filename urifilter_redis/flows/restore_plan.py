@@ -90,7 +90,7 @@ def plan(  # noqa: PLR0913 - each is needed
     if ours is None:
         return Plan(state, [], [], sources, "theirs", "theirs")
     last, stays = archived.checkpoint, {old for old, _ in moves}
-    doomed = [name for each in ours.view.slices for name in each.names if name not in stays]
+    doomed = [name for name in ours.view.names if name not in stays]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
     return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 

@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,16 +43,18 @@ _NUMBER = "(?:0|[1-9][0-9]{0,14})"
 _SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}:{_NUMBER}"
 _CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
 
-#: The fields that each shard's state has.
+#: The fields that a manifest has of its filter's configuration.
+_OF_FILTER = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
+
+#: The fields of a shard's state that a checkpoint saves, and those of them that each state has.
+STATE = (
+    "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
+    "oldest", "slices", "changed", "claims", "claimed", "rejected",
+)  # fmt: skip
 _NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"}
 
-_NUMBERS = (
-    "created", "epoch", "opened", "written", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims",
-    "claimed", "rejected",
-)  # fmt: skip
-
 #: The pattern of each field of a shard's state.
-_STATE = dict.fromkeys(_NUMBERS, re.compile(_NUMBER)) | {
+_PATTERNS = dict.fromkeys(STATE, re.compile(_NUMBER)) | {
     "phase": re.compile("idle|rotating"),
     "token": re.compile("[0-9a-f]{0,32}"),
     "late": re.compile("1"),
@@ -61,6 +63,8 @@ _STATE = dict.fromkeys(_NUMBERS, re.compile(_NUMBER)) | {
 }
 
 D = TypeVar("D", bound="DataclassInstance")
+
+_hints = cache(typing.get_type_hints)
 
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
@@ -143,11 +147,6 @@ def _build(kind: Any, value: Any, what: str) -> Any:
     return value
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def piece_spans(size: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each piece of a bitmap of ``size`` bytes."""
     for offset in range(0, size, PIECE):
@@ -206,6 +205,11 @@ class Content:
     def size(self) -> int:
         """The bytes of all pieces, unpacked."""
         return sum(piece.length for piece in self.pieces)
+
+    @property
+    def packed(self) -> int:
+        """The bytes of all pieces in the archive: of the whole blob."""
+        return sum(piece.packed for piece in self.pieces)
 
     def spans(self) -> list[tuple[int, int]]:
         """Return (offset, length) of each packed piece in the blob."""
@@ -289,10 +293,9 @@ class Manifest:
         number: int = 0, content: Content,
     ) -> Manifest:  # fmt: skip
         """Describe a bitmap of a live slice of a shard."""
-        closed = state.closed_of(slice_.name)
-        same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
+        times = state.times_of(slice_.name)
         return cls(
-            **{field: getattr(config, field) for field in same},
+            **{field: getattr(config, field) for field in _OF_FILTER},
             format=FORMAT,
             filter=name,
             shard=shard,
@@ -303,9 +306,9 @@ class Manifest:
             number=number,
             units=slice_.units,
             size=slice_.size,
-            opened=closed.opened if closed else state.opened,
-            closed=closed.closed if closed else 0,
-            inserted=closed.inserted if closed else state.inserted,
+            opened=times.opened,
+            closed=times.closed,
+            inserted=times.inserted,
             compression="by piece",
             content=content,
         )
@@ -318,8 +321,7 @@ class Manifest:
         Raises:
             ArchiveCorrupt: a field differs; the error names it.
         """
-        same = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
-        wanted = {field: getattr(config, field) for field in same}
+        wanted = {field: getattr(config, field) for field in _OF_FILTER}
         wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
         wanted["segment"] = segment
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
@@ -423,7 +425,9 @@ class Checkpoint:
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
         """Return the state; raise ArchiveCorrupt unless the scripts can have written each field."""
-        wrong = [name for name, text in self.state.items() if name not in _STATE or not _STATE[name].fullmatch(text)]
+        wrong = [
+            name for name, text in self.state.items() if name not in _PATTERNS or not _PATTERNS[name].fullmatch(text)
+        ]
         if wrong or not set(self.state) >= _NEEDED:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()
