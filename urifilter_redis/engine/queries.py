@@ -39,6 +39,14 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
     return (yield from _answers(session, [Request.of(each) for each in made]))
 
 
+def ask_each(session: Session, made: Sequence[Call | Arguments], size: int = SHARDS_A_PIPELINE) -> Flow[list[Any]]:
+    """Send any number of commands and calls like ``ask``, at most ``size`` of them in one pipeline."""
+    replies: list[Any] = []
+    for some in chunked(made, size):
+        replies += yield from ask(session, *some)
+    return replies
+
+
 def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[Any]]]:
     """Send commands to each master; return the replies of each by its name; raises as ``ask``."""
     if session.routes.must_search:

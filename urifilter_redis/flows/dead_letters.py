@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from urifilter_redis.engine.batch import RELEASE, Batch, Key, call_to_resume, items_of
 from urifilter_redis.engine.holdings import Releasing
-from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
+from urifilter_redis.engine.queries import ask, ask_each, chunked, time_at, time_of
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost, UriFilterError
@@ -71,10 +71,9 @@ def dead_letters_page(
             if after is None or (round(at), digest) < after
         ]
         latest = sorted(latest, reverse=True)[: limit + 1]
-    found: list[DeadLetter] = []
-    for some in chunked(latest[:limit], NOTES_A_REPLY):
-        texts = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
-        found += [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
+    asked = [("HGET", key, digest) for _, digest, key in latest[:limit]]
+    texts = yield from ask_each(session, asked, NOTES_A_REPLY)
+    found = [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
     return found, latest[limit - 1][:2] if len(latest) > limit else None
 
 
@@ -179,13 +178,9 @@ def retry(
 def _noted(session: Session) -> Flow[list[bytes]]:
     """Return the digests of all dead letters."""
     yield from read_states(session, [0])  # likewise
-    found: list[bytes] = []
-    for shards in chunked(range(session.config.shards)):
-        replies = yield from ask(
-            session, *(("ZRANGE", session.keys.shard(n).of_dead_letters[1], "0", "-1") for n in shards)
-        )
-        found += chain.from_iterable(replies)
-    return found
+    every = map(session.keys.shard, range(session.config.shards))
+    replies = yield from ask_each(session, [("ZRANGE", keys.of_dead_letters[1], "0", "-1") for keys in every])
+    return list(chain.from_iterable(replies))
 
 
 def _read(session: Session, key: str, read: Callable[..., T], *content: Any) -> T:

@@ -25,7 +25,7 @@ from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.outcomes import text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
-from urifilter_redis.storage.registry import read_registration, unregister
+from urifilter_redis.storage.registry import find_registration, unregister
 
 #: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16
@@ -175,7 +175,7 @@ def _check_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow
         if first.get("phase") == "dropping":
             text = f"its drop was stopped half-way: drop it again; {text}"
         raise ArchiveMissing(f"{session.where}: {text}")
-    _, there = yield from read_registration(backend, session.keys.name)
+    there = (yield from find_registration(backend, session.keys.name)).registration
     if there is None:
         return uid
     if not first and not there.dropped and uid not in {"", there.config.uid}:

@@ -152,27 +152,21 @@ def names(session: Session) -> Flow[list[str]]:
     if not members:
         yield from _check_has_data(session)
     known = sorted(filter(is_name, map(text_in, members)))
-    commands = [("EXISTS", FilterKeys(session.keys.prefix, name).shard(0).meta) for name in known]
-    try:
-        exist = yield from ask(session, *commands)
-    except ServerUnavailable as error:
-        if FORBIDDEN_KEY not in str(error):
-            raise
-        exist = []
-        for command in commands:
-            exist.append((yield from _exists(session, command)))
+    exist = yield from _exist(session, [FilterKeys(session.keys.prefix, name).shard(0).meta for name in known])
     return [name for name, there in zip(known, exist, strict=True) if there]
 
 
-def _exists(session: Session, command: tuple[str, str]) -> Flow[bool]:
-    """Return the reply to EXISTS; False if this user may not touch the key."""
+def _exist(session: Session, keys: Sequence[str]) -> Flow[list[bool]]:
+    """Return whether each key is there; False if this user may not touch it."""
     try:
-        (there,) = yield from ask(session, command)
+        return list(map(bool, (yield from ask(session, *(("EXISTS", key) for key in keys)))))
     except ServerUnavailable as error:
         if FORBIDDEN_KEY not in str(error):
             raise
-        return False
-    return bool(there)
+    found = []
+    for key in keys if len(keys) > 1 else ():  # the error does not say of all keys that are forbidden
+        found += yield from _exist(session, [key])
+    return found or [False]
 
 
 def _check_has_data(session: Session) -> Flow[None]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.backend import Key
-from urifilter_redis.engine.queries import ask, chunked, server_time
+from urifilter_redis.engine.queries import ask, ask_each, chunked, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored, Session
 from urifilter_redis.engine.steps import Flow
@@ -124,11 +124,9 @@ def restoring(session: Session) -> Flow[tuple[int, int] | None]:
     keys = session.keys.of_meta(to_mapping(reply))
     if keys is None:
         return None
-    count = 0
-    for some in chunked(range(keys.shards)):
-        phases = yield from ask(session, *(("HGET", keys.shard(shard).meta, "phase") for shard in some))
-        count += sum(phase in {"restoring", b"restoring"} for phase in phases)
-    return count, keys.shards
+    asked = [("HGET", keys.shard(shard).meta, "phase") for shard in range(keys.shards)]
+    phases = yield from ask_each(session, asked)
+    return sum(phase in {"restoring", b"restoring"} for phase in phases), keys.shards
 
 
 def _needed(session: Session) -> Flow[dict[int, str]]:
@@ -166,9 +164,8 @@ def _whole_bitmaps(session: Session, shard: int, slices: Sequence[Slice]) -> Flo
     """Return the names of the bitmaps that Redis has in full length."""
     keys, found = session.keys.shard(shard), set()
     for slice_ in slices:
-        for some in chunked(slice_.names):
-            lengths = yield from ask(session, *(("STRLEN", keys.slice(name)) for name in some))
-            found |= {name for name, length in zip(some, lengths, strict=True) if length == slice_.size}
+        lengths = yield from ask_each(session, [("STRLEN", keys.slice(name)) for name in slice_.names])
+        found |= {name for name, length in zip(slice_.names, lengths, strict=True) if length == slice_.size}
     return found
 
 
@@ -459,8 +456,7 @@ class _Restorer:
         if time.monotonic() - self._beaten < BEAT:
             return
         self._beaten = time.monotonic()
-        for some in chunked(list(self._shards)):
-            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
+        yield from ask_each(self._session, [self._call("beat", shard) for shard in self._shards])
 
 
 def _keep_counters(found: _Found, planned: Plan) -> set[str]:

@@ -314,10 +314,8 @@ class Config(Shape):
         Raises:
             ConfigMismatch: settings differ; the error has each of them.
         """
-        asked = asdict(settings)
-        for name_ in ("shards", "seed", "rules"):
-            if asked[name_] is None:
-                del asked[name_]
+        free = {"shards", "seed", "rules"}
+        asked = {name: value for name, value in asdict(settings).items() if value is not None or name not in free}
         if "rules" in asked:
             asked["rules"] = _or_none(asked["rules"])
         if "seed" in asked:

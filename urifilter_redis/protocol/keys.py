@@ -111,11 +111,6 @@ class ShardKeys:
         return self.base + "rates"
 
     @property
-    def next(self) -> str:
-        """The key of the bitmap that will be the next today; nothing reads it before that."""
-        return self.slice("today_next")
-
-    @property
     def merging(self) -> tuple[str, str]:
         """The keys of two strings that exist only while the script ``merge`` or ``refill`` runs."""
         return self.base + "merging_1", self.base + "merging_2"
