@@ -137,13 +137,13 @@ def time_of(reply: Any) -> int:
     return seconds * 1000 + microseconds // 1000
 
 
-def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
-    """Send calls that name a shard's live slices, like ``ask``; they are built anew when the slices have changed."""
+def ask_shard(session: Session, shard: int, build: Callable[[], Call]) -> Flow[Any]:
+    """Send a call that names a shard's live slices, and return its reply; raises as ``ask``.
 
-    def request(build: Callable[[], Call]) -> Request:
-        return Request(lambda _: build(), shard)
-
-    return (yield from _answers(session, [request(build) for build in builders]))
+    The call is built anew when the slices have changed.
+    """
+    (reply,) = yield from _answers(session, [Request(lambda _: build(), shard)])
+    return reply
 
 
 def _answers(session: Session, requests: Sequence[Request]) -> Flow[list[Any]]:

@@ -68,11 +68,7 @@ def _check_server(session: Session) -> Flow[tuple[str, ...]]:
     """Check that the server has all that the scripts need; return their commands that this user may not run."""
     found = yield from probe(session)
     if found.lacks:
-        try:
-            (reply,) = yield from ask(session, ("INFO", "server"))
-            info = to_fields(reply)
-        except ServerUnavailable:  # it does not know INFO, or went away
-            info = {}
+        info = yield from _info(session)
         text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
         raise Unsupported(f"{session.where}: {text}")
     return found.forbidden
@@ -96,7 +92,7 @@ def check_module(session: Session, layout: str) -> Flow[None]:
         which = "one of them" if session.discreet else ", ".join(lacking)
         text = f"layout redisbloom needs BF.* on each master, and {which} does not know them"
         raise Unsupported(f"{session.where}: {text}: load RedisBloom there, or take layout blocked")
-    if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
+    if "valkey_version" in (yield from _info(session)):  # the commands of valkey-bloom were not tried
         raise Unsupported(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
     session.forbidden = (*session.forbidden, *found.forbidden)
 
@@ -105,20 +101,20 @@ def has_module(session: Session) -> Flow[bool]:
     """Whether a filter of layout redisbloom can be made here, as far as this user may know."""
     try:
         found = yield from probe(session, REDISBLOOM)
-        if found.lacks or found.forbidden or (yield from _is_valkey(session)):
+        if found.lacks or found.forbidden or "valkey_version" in (yield from _info(session)):
             return False
         return not (yield from masters_without(session, "BF.MADD"))
     except ServerUnavailable:
         return False
 
 
-def _is_valkey(session: Session) -> Flow[bool]:
-    """Whether the server is a Valkey; False if this user may not ask."""
+def _info(session: Session) -> Flow[dict[str, str]]:
+    """Return the fields of INFO about the server; none if this user may not ask, it does not know INFO, or is away."""
     try:
         (reply,) = yield from ask(session, ("INFO", "server"))
     except ServerUnavailable:
-        return False
-    return "valkey_version" in to_fields(reply)
+        return {}
+    return to_fields(reply)
 
 
 def _check_rights(session: Session) -> None:

@@ -294,8 +294,7 @@ class _Restorer:
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
             self._writing = shard
-            state = yield from self._restore(shard, found, loss=known)
-            noted.append(state)
+            noted.append((yield from self._restore(shard, found, loss=known)))
             del self._shards[shard]
             done.append(found.archived)
             self._session.report(len(done), len(done) + len(self._shards))

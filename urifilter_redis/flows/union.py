@@ -32,7 +32,6 @@ from urifilter_redis.flows.reading import fill_of, pieces_of
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.config import Config, worded
 from urifilter_redis.protocol.keys import FilterKeys, ShardKeys
 from urifilter_redis.protocol.meta import ShardState
@@ -317,12 +316,12 @@ def _items_after(items: float, counted: int, theirs: int) -> int:
 def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
     """Insert the items that we have forgotten and the source has seen."""
     for digests in (yield from _forgotten(session, shard)):
-        (ages,) = yield from ask_shard(source, shard, functools.partial(_items, "contains", source, shard, digests))
+        ages = yield from _ask_about("contains", source, shard, digests)
         seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age > 0)
         if seen and session.config.retention == "growing":
             yield from grow(session, shard, len(seen) // 16)
         if seen:
-            yield from ask_shard(session, shard, functools.partial(_items, "insert", session, shard, seen))
+            yield from _ask_about("insert", session, shard, seen)
 
 
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
@@ -333,9 +332,9 @@ def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
     return [b"".join(some) for some in chunked(digests, size)]
 
 
-def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:
-    keys, view = session.keys.shard(shard), session.view(shard)
-    return calls.items(command, session.config, keys, view, calls.NO_CALL_ID, digests)
+def _ask_about(command: str, session: Session, shard: int, digests: bytes) -> Flow[list[int]]:
+    """Return the answers to a command about items of a shard, under no call id."""
+    return ask_shard(session, shard, lambda: session.call_builder(command, shard).call(calls.NO_CALL_ID, digests))
 
 
 def _call(  # noqa: PLR0913, PLR0917 - the header of the script has as many

@@ -402,9 +402,8 @@ class Checkpoint:
             ArchiveCorrupt: a field differs or is impossible; the error names it.
         """
         what = f"checkpoint {self.number}, shard {shard},"
-        same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
-        if self.config is not None and self.config.uid != config.uid:
-            same = False
+        own = config if self.config is None else self.config
+        same = (self.uid, own.uid, self.shard, self.shards) == (config.uid, config.uid, shard, config.shards)
         if not same or not 1 <= self.number <= MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         if list(self.records) != list(KINDS):
