@@ -240,8 +240,8 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
+class _OfShard:
+    """What a document about a shard begins with.
 
     Attributes:
         format: always ``FORMAT``.
@@ -249,6 +249,20 @@ class Manifest:
         uid: the filter's uid.
         shard: the shard's number, from 0.
         shards: the number of shards.
+    """
+
+    format: int
+    filter: str
+    uid: str
+    shard: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(_OfShard):
+    """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
+
+    Attributes:
         epoch: the epoch in which the slice was today; of rolling's history: the shard's epoch.
         kind: ``slice`` (a closed slice: the pieces of all bitmaps of its row) or ``checkpoint`` (one bitmap).
         name: the name of the live slice: ``today``, ``history_1`` …
@@ -263,11 +277,6 @@ class Manifest:
         content: the pieces of the bitmap.
     """
 
-    format: int
-    filter: str
-    uid: str
-    shard: int
-    shards: int
     epoch: int
     kind: str
     name: str
@@ -336,15 +345,10 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(_OfShard):
     """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: always ``FORMAT``.
-        filter: the filter's name.
-        uid: the filter's uid.
-        shard: the shard's number, from 0.
-        shards: the number of shards.
         number: the checkpoint's number; it goes up with every checkpoint of the shard.
         begun: when the checkpoint began, server time in ms.
         state: the fields of the shard's meta that change.
@@ -355,11 +359,6 @@ class Checkpoint:
         config: the filter's configuration, from which a damaged registration is made again; None: it is not known.
     """
 
-    format: int
-    filter: str
-    uid: str
-    shard: int
-    shards: int
     number: int
     begun: int
     state: dict[str, str]
