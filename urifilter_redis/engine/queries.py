@@ -9,7 +9,7 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import FilterFull, ServerUnavailable
 from urifilter_redis.protocol.calls import Arguments, Call
-from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields
+from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields, to_mapping
 from urifilter_redis.protocol.routing import for_key, for_node
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ def ask_each(session: Session, made: Sequence[Call | Arguments], size: int = SHA
     for some in chunked(made, size):
         replies += yield from ask(session, *some)
     return replies
+
+
+def read_first(session: Session) -> Flow[dict[str, str]]:
+    """Return the ``meta`` of shard 0, which stands for the whole filter; an empty dict if there is none."""
+    (reply,) = yield from ask(session, session.read_meta(0))
+    return to_mapping(reply)
 
 
 def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[Any]]]:

@@ -55,8 +55,7 @@ def dead_letters_page(
     if after is not None:  # all of the same ms, and those before it
         ranges = [(after[0], after[0], -1), (f"({after[0]}", "-inf", limit + 1)]
     latest: list[tuple[int, bytes, str]] = []
-    for shards in chunked(range(session.config.shards)):
-        keys = [session.keys.shard(shard).of_dead_letters for shard in shards]
+    for keys in chunked([each.of_dead_letters for each in session.keys.all]):
         pages = (
             ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(count), "WITHSCORES")
             for _, times in keys
@@ -178,9 +177,8 @@ def retry(
 def _noted(session: Session) -> Flow[list[bytes]]:
     """Return the digests of all dead letters."""
     yield from read_states(session, [0])  # likewise
-    every = map(session.keys.shard, range(session.config.shards))
-    replies = yield from ask_each(session, [("ZRANGE", keys.of_dead_letters[1], "0", "-1") for keys in every])
-    return list(chain.from_iterable(replies))
+    asked = [("ZRANGE", keys.of_dead_letters[1], "0", "-1") for keys in session.keys.all]
+    return list(chain.from_iterable((yield from ask_each(session, asked))))
 
 
 def _read(session: Session, key: str, read: Callable[..., T], *content: Any) -> T:

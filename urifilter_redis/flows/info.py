@@ -19,7 +19,7 @@ from urifilter_redis.bloom.sizing import (
     module_rate,
 )
 from urifilter_redis.engine.near_cache import NearCacheInfo
-from urifilter_redis.engine.queries import ask, server_time, unless_withheld
+from urifilter_redis.engine.queries import ask, read_first, server_time, unless_withheld
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost
@@ -30,7 +30,7 @@ from urifilter_redis.flows.turn import next_due, read_states
 from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.meta import ShardState
-from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST, to_mapping
+from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST
 
 #: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100
@@ -174,8 +174,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         SliceLost: a bitmap of a live slice is missing, or has another length; all are named.
     """
     config = session.config
-    (reply,) = yield from ask(session, session.read_meta(0))
-    created = int(to_mapping(reply).get("created", 0))
+    created = int((yield from read_first(session)).get("created", 0))
     shards = []
     for number in range(config.shards):
         shard = yield from _read_shard(session, number)

@@ -9,7 +9,7 @@ from urifilter_redis.bloom.retention import placed
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.backend import Backend
-from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
+from urifilter_redis.engine.queries import ask, chunked, read_first, server_time, time_of
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import REST, Flow, Send, Work
 from urifilter_redis.errors import (
@@ -31,7 +31,6 @@ from urifilter_redis.flows.dropping import (
     end_drop,
     keep_listed,
     list_or_not,
-    read_first,
     remove,
     still,
 )

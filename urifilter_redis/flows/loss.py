@@ -77,7 +77,7 @@ def acknowledge(session: Session) -> Flow[int]:
         SliceLost: the ``meta`` of a shard is damaged.
     """
     states = yield from read_states(session)
-    noted = [(session.keys.shard(shard), state.lost) for shard, state in enumerate(states) if state.lost]
+    noted = [(keys, state.lost) for keys, state in zip(session.keys.all, states, strict=True) if state.lost]
     made = [calls.tend("acknowledge", session.uid, keys, lost) for keys, lost in noted]
     return sum(map(int, (yield from ask_each(session, made))))
 

@@ -275,8 +275,7 @@ def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
 
 def beat_all(session: Session, holding: Holding) -> Flow[int]:
     """Beat in all shards; return how many items the holder has in flight."""
-    every = map(session.keys.shard, range(session.config.shards))
-    beats = [claims.beat(session.config.uid, keys, holding) for keys in every]
+    beats = [claims.beat(session.config.uid, keys, holding) for keys in session.keys.all]
     return sum(map(int, (yield from ask_each(session, beats))))
 
 

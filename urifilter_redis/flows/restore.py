@@ -20,7 +20,7 @@ from typing import Any
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.backend import Key
-from urifilter_redis.engine.queries import ask, ask_each, chunked, server_time
+from urifilter_redis.engine.queries import ask, ask_each, chunked, read_first, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored, Session
 from urifilter_redis.engine.steps import Flow
@@ -120,12 +120,10 @@ def restoring(session: Session) -> Flow[tuple[int, int] | None]:
 
     The filter need not be open, because no client can open it before the end of its restore.
     """
-    (reply,) = yield from ask(session, session.read_meta(0))
-    keys = session.keys.of_meta(to_mapping(reply))
+    keys = session.keys.of_meta((yield from read_first(session)))
     if keys is None:
         return None
-    asked = [("HGET", keys.shard(shard).meta, "phase") for shard in range(keys.shards)]
-    phases = yield from ask_each(session, asked)
+    phases = yield from ask_each(session, [("HGET", each.meta, "phase") for each in keys.all])
     return sum(phase in {"restoring", b"restoring"} for phase in phases), keys.shards
 
 

@@ -117,7 +117,7 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
         UriFilterError: the retention does not rotate by time.
     """
     states, now = yield from _read_states_and_time(session)
-    ahead = (session.keys.shard(shard) for shard, state in enumerate(states) if state.opened > now)
+    ahead = [keys for keys, state in zip(session.keys.all, states, strict=True) if state.opened > now]
     yield from ask_each(session, [calls.reopen(session.config.uid, keys) for keys in ahead])
     due = Due.of(session.config.period or "", states, now, 1000 * time.time())
     done = yield from _turn_all(session, due.planned, secrets.token_hex(8), due, build=build)
@@ -128,8 +128,7 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
 
 def doubt(session: Session) -> Flow[None]:
     """Note that the server's times cannot be trusted: until its next turn no shard passes over periods."""
-    every = map(session.keys.shard, range(session.config.shards))
-    yield from ask_each(session, [calls.reopen(session.config.uid, keys, doubt=True) for keys in every])
+    yield from ask_each(session, [calls.reopen(session.config.uid, keys, doubt=True) for keys in session.keys.all])
 
 
 def epoch(session: Session) -> Flow[int]:

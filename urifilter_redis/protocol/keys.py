@@ -188,6 +188,11 @@ class FilterKeys:
             self._made[number] = ShardKeys(f"{self.prefix}:{{{_spread(self.name, number, self.shards)}}}:")
         return self._made[number]
 
+    @property
+    def all(self) -> list[ShardKeys]:
+        """The keys of each shard, in order."""
+        return [self.shard(number) for number in range(self.shards)]
+
     def shard_of(self, key: str) -> ShardKeys | None:
         """Return the keys of the shard to which ``key`` belongs, whatever its salt; None if it is not this filter's."""
         found = re.match(re.escape(self.beginning) + r"\d+(-\d+)?}:", key, re.ASCII)
