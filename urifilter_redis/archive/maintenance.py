@@ -322,10 +322,8 @@ class _Verifier:
         whole = [0] * (config.shards if config else 0)
         for done, each in enumerate(listed, 1):
             if found := (yield from verified(self._backend, each, config)):
-                self.documents, self.packed = (
-                    self.documents + 1,
-                    self.packed + sum(each.packed for each in found.contents()),
-                )
+                self.documents += 1
+                self.packed += sum(content.packed for content in found.contents())
                 self.problems += [found.problem] if found.problem else []
                 if config and not found.problem and found.key.kind == "checkpoint":
                     whole[found.key.shard] += 1

@@ -54,7 +54,7 @@ STATE = (
 _NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"}
 
 #: The pattern of each field of a shard's state.
-_PATTERNS = dict.fromkeys(STATE, re.compile(_NUMBER)) | {
+_FORMS = dict.fromkeys(STATE, re.compile(_NUMBER)) | {
     "phase": re.compile("idle|rotating"),
     "token": re.compile("[0-9a-f]{0,32}"),
     "late": re.compile("1"),
@@ -423,9 +423,7 @@ class Checkpoint(_OfShard):
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
         """Return the state; raise ArchiveCorrupt unless the scripts can have written each field."""
-        wrong = [
-            name for name, text in self.state.items() if name not in _PATTERNS or not _PATTERNS[name].fullmatch(text)
-        ]
+        wrong = [name for name, text in self.state.items() if name not in _FORMS or not _FORMS[name].fullmatch(text)]
         if wrong or not set(self.state) >= _NEEDED:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()
