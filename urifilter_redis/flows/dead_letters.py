@@ -32,12 +32,6 @@ _CLAIMANTS = b"[\1"
 NOTES_A_REPLY = 100
 
 
-def dead_letters(session: Session, limit: int) -> Flow[list[DeadLetter]]:
-    """Return at most ``limit`` items that were rejected, the latest first; raises as ``dead_letters_page``."""
-    found, _ = yield from dead_letters_page(session, limit)
-    return found
-
-
 def dead_letters_page(
     session: Session, limit: int, after: After | None = None
 ) -> Flow[tuple[list[DeadLetter], After | None]]:
@@ -74,12 +68,6 @@ def dead_letters_page(
     texts = yield from ask_each(session, asked, NOTES_A_REPLY)
     found = [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
     return found, latest[limit - 1][:2] if len(latest) > limit else None
-
-
-def in_flight(session: Session, limit: int) -> Flow[list[InFlight]]:
-    """Return at most ``limit`` items that somebody has in flight; raises as ``in_flight_page``."""
-    found, _ = yield from in_flight_page(session, limit)
-    return found
 
 
 def in_flight_page(
