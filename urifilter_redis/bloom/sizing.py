@@ -282,11 +282,6 @@ class Sizing:
         return bytes_of(self.layout, self.k, self.units)
 
     @property
-    def bits_per_item(self) -> float:
-        """The bits of all bitmaps, divided by the capacity."""
-        return 8 * self.segment_bytes * self.segments / self.capacity
-
-    @property
     def memory(self) -> int:
         """The bytes that the server allocates for all bitmaps, as MEMORY USAGE counts them."""
         return self.segments * allocated(self.segment_bytes)
