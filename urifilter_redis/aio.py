@@ -633,7 +633,8 @@ class AsyncUriFilter(AsyncBaseClient):
             []
         """
         check_limit(limit)
-        return await self._run(dead_letters.in_flight(self._session, limit))
+        found, _ = await self._run(dead_letters.in_flight_page(self._session, limit))
+        return found
 
     async def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """Return dead letters, the latest first; see ``reject`` of claims.
@@ -651,7 +652,8 @@ class AsyncUriFilter(AsyncBaseClient):
             []
         """
         check_limit(limit)
-        return await self._run(dead_letters.dead_letters(self._session, limit))
+        found, _ = await self._run(dead_letters.dead_letters_page(self._session, limit))
+        return found
 
     async def retry_dead_letters(
         self, uris: Iterable[Any] | None = None, *, key: Key = None, retry: UriFilterError | None = None

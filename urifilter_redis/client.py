@@ -625,7 +625,8 @@ class UriFilter(BlockingBaseClient):
             []
         """
         check_limit(limit)
-        return self._run(dead_letters.in_flight(self._session, limit))
+        found, _ = self._run(dead_letters.in_flight_page(self._session, limit))
+        return found
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """Return dead letters, the latest first; see ``reject`` of claims.
@@ -643,7 +644,8 @@ class UriFilter(BlockingBaseClient):
             []
         """
         check_limit(limit)
-        return self._run(dead_letters.dead_letters(self._session, limit))
+        found, _ = self._run(dead_letters.dead_letters_page(self._session, limit))
+        return found
 
     def retry_dead_letters(
         self, uris: Iterable[Any] | None = None, *, key: Key = None, retry: UriFilterError | None = None

@@ -271,7 +271,15 @@ def test_the_key_schema_stands_in_insert():
     """Every key of a shard is drawn in insert's header."""
     drawn = header(made("insert"))
     slices = map(KEYS.slice, ("today", "history", "history_1"))
-    keys = (KEYS.meta, KEYS.replies, KEYS.forgotten, KEYS.next, KEYS.archived(7), KEYS.merging[0], "urifilter:filters")
+    keys = (
+        KEYS.meta,
+        KEYS.replies,
+        KEYS.forgotten,
+        KEYS.slice("today_next"),
+        KEYS.archived(7),
+        KEYS.merging[0],
+        "urifilter:filters",
+    )
     keys += KEYS.of_claims + KEYS.of_dead_letters
     for key in (*keys, *slices):
         assert f"--   {key} " in drawn

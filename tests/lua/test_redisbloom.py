@@ -77,11 +77,11 @@ def test_turn_looks_at_the_slices(client, shard):
     """The next slice must have been reserved as asked, and a turn does not pass over a slice that is lost."""
     new = shard.view.slices[0]
     turn = {"rate": 1e-5, "names": ["history_1", "today"]}
-    client.execute_command("BF.ADD", KEYS.next, "x")  # another program's
+    client.execute_command("BF.ADD", KEYS.slice("today_next"), "x")  # another program's
     with pytest.raises(ResponseError, match="^BADPHASE the next bitmap is not allocated"):
         shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, **turn))
     assert shard.call(calls.turn("allocate", KEYS, shard.state(), "00", new, **turn)) == 1
-    assert client.execute_command("BF.INFO", KEYS.next, "CAPACITY") == [ROOM]
+    assert client.execute_command("BF.INFO", KEYS.slice("today_next"), "CAPACITY") == [ROOM]
     client.unlink(TODAY)
     with pytest.raises(ResponseError, match="^LOST "):
         shard.call(calls.turn("turn", KEYS, shard.state(), "00", new, **turn))

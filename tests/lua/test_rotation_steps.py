@@ -46,7 +46,7 @@ def turned(shard):
 def test_turn_needs_its_bitmap(shard):
     """Nothing turns before the next bitmap is allocated in full."""
     refused(shard, turn(shard, "turn"))
-    shard.client.setrange(KEYS.next, 100, b"\0")
+    shard.client.setrange(KEYS.slice("today_next"), 100, b"\0")
     refused(shard, turn(shard, "turn"))
     refused(shard, turn(shard, "sleep"), "BADARG")
 
@@ -64,11 +64,11 @@ def test_turn_once(shard):
 
 def test_allocating_again_leaves_it(shard):
     """Allocate is idempotent, and mends a bitmap of a wrong length."""
-    shard.client.set(KEYS.next, b"left over")
+    shard.client.set(KEYS.slice("today_next"), b"left over")
     for _ in range(2):
         shard.call(turn(shard, "allocate"))
-        assert shard.client.strlen(KEYS.next) == shard.config.bytes
-    assert shard.client.bitcount(KEYS.next) == 0
+        assert shard.client.strlen(KEYS.slice("today_next")) == shard.config.bytes
+    assert shard.client.bitcount(KEYS.slice("today_next")) == 0
 
 
 def test_store_and_archived_in_their_order(shard):

@@ -89,7 +89,7 @@ class Holder:
         session = self.news._session
         made = lambda: build(session.keys.shard(shard), session.view(shard))  # noqa: E731 - built anew after STALE
         try:
-            (reply,) = drive(ask_shard(session, shard, made), self.news._connector)
+            reply = drive(ask_shard(session, shard, made), self.news._connector)
         except FilterFull:
             drive(grow(session, shard), self.news._connector)
             return self._in_shard(shard, build)

@@ -64,7 +64,7 @@ def test_whose_a_key_is():
     keys = FilterKeys("a:b", "news")
     for shards in (3, 18):
         for shard in map(FilterKeys("a:b", "news", shards).shard, range(shards)):
-            for key in (shard.meta, shard.next, shard.archived(7)):
+            for key in (shard.meta, shard.slice("today_next"), shard.archived(7)):
                 assert key.startswith(keys.beginning)
                 assert keys.shard_of(key) == shard
     others = ["a:{news:0}:meta", "a:b:{news-1:0}:meta", "a:b:{news:1-}:meta", "a:b:{news:-1}:meta", "a:b:{news:1-2-3}:"]

@@ -142,12 +142,12 @@ def test_when_today_closes(written, closes):
 def test_when_they_were_closed():
     """history_N by its epoch, today not yet; rolling's history from its first opening to its last closing."""
     rotating = state_of(CONFIG, **FULL)
-    assert rotating.closed_of("today") is None
-    assert rotating.closed_of("history_1") == Closed.of(5, 310, 400, 9)
-    assert rotating.closed_of("history_3") == Closed.of(3, 100, 200, 7)
-    assert rotating.closed_of("history") == Closed.of(6, 100, 310, 15)
+    assert rotating.times_of("today") == Closed(rotating.epoch, rotating.opened, 0, rotating.inserted, rotating.new)
+    assert rotating.times_of("history_1") == Closed.of(5, 310, 400, 9)
+    assert rotating.times_of("history_3") == Closed.of(3, 100, 200, 7)
+    assert rotating.times_of("history") == Closed.of(6, 100, 310, 15)
     idle = state_of(CONFIG, **FULL | {"phase": "idle", "slices": "history:8:512:1 today:8:512:1"})
-    assert idle.closed_of("history") == Closed.of(6, 100, 400, 24)
+    assert idle.times_of("history") == Closed.of(6, 100, 400, 24)
 
 
 @pytest.mark.parametrize("setting", ["normalize", "hash"])

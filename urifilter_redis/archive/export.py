@@ -72,7 +72,7 @@ class _Header:
         for each in self.checkpoints:
             each.check(config, each.shard)
         contents = [content for each in self.checkpoints for content in each.contents if content.pieces]
-        packed = {content.blob: sum(piece.packed for piece in content.pieces) for content in contents}
+        packed = {content.blob: content.packed for content in contents}
         if "" in packed:
             raise ArchiveCorrupt("its checkpoints name contents without a blob")
         if dict(zip(self.blobs, self.sizes, strict=False)) != packed or len(self.blobs) != len(self.sizes):
@@ -112,7 +112,7 @@ def export(backend: Backend, name: str, path: Path, report: Callable[[int, int],
             text = f"shard {shard} of {name!r} has no checkpoint yet: urifilter checkpoint {name}"
             raise ArchiveMissing(f"archive {backend.shown}: {text}")
         checkpoints.append(found)
-    sizes = {c.blob: sum(p.packed for p in c.pieces) for each in checkpoints for c in each.contents if c.blob}
+    sizes = {c.blob: c.packed for each in checkpoints for c in each.contents if c.blob}
     made = _Header(
         registration=Registration(format=FORMAT, filter=name, created=time.time(), config=config),
         exported=time.time(),

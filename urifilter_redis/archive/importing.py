@@ -232,7 +232,7 @@ class Resharded:
             "inserted": inserted[-1],
             "new": new[-1] if last_seen else None,
             "limit": sizing.shard_capacity if sizing else None,
-            "closed": " ".join(_entry(each, last_seen=last_seen) for each in closed),
+            "closed": " ".join(each.entry(with_new=last_seen) for each in closed),
             "oldest": min(each.oldest for each in states),
             "slices": " ".join(map(str, row)),
             "changed": max(each.changed for each in states),
@@ -286,11 +286,6 @@ def _keeps_bitmaps(config: Config, shards: int) -> bool:
     except ValueError:
         return False
     return (sizing.segments, sizing.units, sizing.k) == (config.segments, config.units, config.k)
-
-
-def _entry(closed: Closed, *, last_seen: bool) -> str:
-    new = f":{closed.new}" if last_seen else ""
-    return f"{closed.epoch}:{closed.opened}:{closed.closed}:{closed.inserted}{new}"
 
 
 def _rounded(numbers: Sequence[float]) -> list[int]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from urifilter_redis.archive.verifying import Listed, list_documents, missing, verified
 from urifilter_redis.bloom.sizing import size_text
-from urifilter_redis.engine.backend import Backend, Blob, Key
+from urifilter_redis.engine.backend import Backend, Blob, Key, read_to_replace
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing
 from urifilter_redis.flows.doctor import Finding
 from urifilter_redis.protocol.config import Config
-from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Registration
+from urifilter_redis.storage.documents import Checkpoint, Manifest, Registration
 from urifilter_redis.storage.registry import Found, find_registration, unregister
 
 #: Bytes of room that the disk of an archive has at least.
@@ -125,10 +125,8 @@ def names(backend: Backend) -> Flow[list[str]]:
     """
     found = []
     for name in (yield from backend.filters()):
-        try:
-            if (yield from backend.read(Key(name))) is not None:
-                found.append(name)
-        except ArchiveCorrupt:  # a damaged registration is reported to the caller that opens the filter
+        text, _ = yield from read_to_replace(backend, Key(name))  # who opens a filter hears of a damaged registration
+        if text is not None:
             found.append(name)
     return found
 
@@ -180,7 +178,7 @@ def _entry(registration: Registration, read: list[Listed], lost: list[str]) -> E
         if isinstance(each.found, Checkpoint) and each.found.number > getattr(last.get(each.key.shard), "number", 0):
             last[each.key.shard] = each.found
     begun = min(each.begun for each in last.values()) / 1000 if len(last) == config.shards else None
-    blobs = {content.blob: _packed([content]) for each in read for content in each.contents()}
+    blobs = {content.blob: content.packed for each in read for content in each.contents()}
     return Entry(
         filter=registration.filter,
         **{name: getattr(config, name) for name in ("uid", "layout", "retention", "capacity", "shards")},
@@ -324,7 +322,8 @@ class _Verifier:
         whole = [0] * (config.shards if config else 0)
         for done, each in enumerate(listed, 1):
             if found := (yield from verified(self._backend, each, config)):
-                self.documents, self.packed = self.documents + 1, self.packed + _packed(found.contents())
+                self.documents += 1
+                self.packed += sum(content.packed for content in found.contents())
                 self.problems += [found.problem] if found.problem else []
                 if config and not found.problem and found.key.kind == "checkpoint":
                     whole[found.key.shard] += 1
@@ -405,8 +404,7 @@ def _document(each: Listed) -> Document:
     key, found, problem = each.key, each.found, each.problem or None
     if found is None:
         return Document(key.kind, key.shard, key.epoch, problem=problem)
-    contents = each.contents()
-    size, packed = sum(piece.length for content in contents for piece in content.pieces), _packed(contents)
+    size, packed = sum(content.size for content in each.contents()), sum(content.packed for content in each.contents())
     if isinstance(found, Manifest):
         return Document("slice", key.shard, key.epoch, 0, found.closed / 1000, found.inserted, size, packed, problem)
     try:
@@ -416,7 +414,3 @@ def _document(each: Listed) -> Document:
         epoch = inserted = 0
     begun = found.begun / 1000
     return Document("checkpoint", key.shard, epoch, found.number, begun, inserted, size, packed, problem)
-
-
-def _packed(contents: Iterable[Content]) -> int:
-    return sum(piece.packed for content in contents for piece in content.pieces)

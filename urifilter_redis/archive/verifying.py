@@ -199,8 +199,7 @@ def _readings(backend: Backend, each: Listed) -> Iterator[Flow[None]]:
 
 def _ends(backend: Backend, name: str, content: Content) -> Flow[None]:
     """Check that a blob ends where its document says."""
-    end = sum(content.spans()[-1])
-    if len((yield from backend.download(name, content.blob, end - 1, 2))) > 1:
+    if len((yield from backend.download(name, content.blob, content.packed - 1, 2))) > 1:
         raise ArchiveCorrupt(f"blob {content.blob}: it has more bytes than were written")
 
 
@@ -208,9 +207,8 @@ def _impossible(found: Checkpoint) -> list[str]:
     """Return one text for each impossible count or time of a checkpoint."""
     state, wrong = found.shard_state(), []
     for bitmap in found.bitmaps:
-        closed = state.closed_of(bitmap.name)
-        wanted = (closed.opened, closed.closed, closed.inserted) if closed else (state.opened, 0, state.inserted)
-        if (bitmap.opened, bitmap.closed, bitmap.inserted) != wanted:
+        times = state.times_of(bitmap.name)
+        if (bitmap.opened, bitmap.closed, bitmap.inserted) != (times.opened, times.closed, times.inserted):
             wrong.append(f"{bitmap.name} has other times or counts than its shard")
     problems = list(dict.fromkeys(wrong))  # once a slice
     largest = max(each.whole.size for each in state.view.slices)

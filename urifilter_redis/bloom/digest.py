@@ -16,6 +16,7 @@ import mmh3
 
 from urifilter_redis.bloom.encoding import encode_items
 from urifilter_redis.bloom.normalize import normalizer
+from urifilter_redis.checks import check_among
 
 HASHES = ("mmh3", "md5", "blake2b")
 
@@ -65,15 +66,14 @@ def hasher(name: str, seed: str) -> Callable[[Iterable[bytes]], list[bytes]]:
         >>> hasher("mmh3", "0")([b"https://example.com/"])[0].hex()
         '9f348cc2269b0ab5bd415398b25dcba4'
     """
+    check_among("hash", name, HASHES)
     if name == "mmh3":
         numbers, digest = repeat(int(seed)), mmh3.mmh3_x64_128_digest
         return lambda items: list(map(digest, items, numbers))
     if name == "md5":
         return lambda items: [hashlib.md5(data, usedforsecurity=False).digest() for data in items]
-    if name == "blake2b":
-        key = bytes.fromhex(seed)
-        return lambda items: [hashlib.blake2b(data, digest_size=16, key=key).digest() for data in items]
-    raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
+    key = bytes.fromhex(seed)
+    return lambda items: [hashlib.blake2b(data, digest_size=16, key=key).digest() for data in items]
 
 
 def new_seed(name: str, seed: int | str | None = None) -> str:
@@ -86,6 +86,7 @@ def new_seed(name: str, seed: int | str | None = None) -> str:
     Raises:
         ValueError: there is no hash of this name, or it does not take this seed.
     """
+    check_among("hash", name, HASHES)
     if name == "mmh3":
         if seed is None:
             return str(secrets.randbits(32))
@@ -96,12 +97,10 @@ def new_seed(name: str, seed: int | str | None = None) -> str:
         if seed not in {None, ""}:
             raise ValueError("md5 takes no seed: leave it out")
         return ""
-    if name == "blake2b":
-        text = secrets.token_hex(16) if seed is None else str(seed).lower()
-        if not re.fullmatch(r"[0-9a-f]{32}", text):
-            raise ValueError("the seed of blake2b is 32 hex digits")
-        return text
-    raise ValueError(f"hash is one of {', '.join(HASHES)} and not {name!r}")
+    text = secrets.token_hex(16) if seed is None else str(seed).lower()
+    if not re.fullmatch(r"[0-9a-f]{32}", text):
+        raise ValueError("the seed of blake2b is 32 hex digits")
+    return text
 
 
 def words(digest: bytes) -> tuple[int, int, int, int]:

@@ -103,10 +103,15 @@ def _encode_each(items: Sequence[object]) -> list[bytes]:
         except BadItem as error:
             bad.append((index, str(error)))
     if bad:
-        named = "; ".join(f"item {index}: {reason}" for index, reason in bad[:_NAMED])
-        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        raise BadItem(named + more, [index for index, _ in bad])
+        raise bad_items(bad, _NAMED)
     return encoded
+
+
+def bad_items(bad: Sequence[tuple[int, str]], most: int) -> BadItem:
+    """Return the error for items that are bad, each given with the reason; its message has ``most`` of the reasons."""
+    named = "; ".join(f"item {index}: {reason}" for index, reason in bad[:most])
+    more = f"; and {len(bad) - most} more" if len(bad) > most else ""
+    return BadItem(named + more, [index for index, _ in bad])
 
 
 def _dump(item: object) -> str:

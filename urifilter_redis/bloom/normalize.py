@@ -12,6 +12,7 @@ import can_ada
 
 from urifilter_redis.bloom.rules import Rule, Rules
 from urifilter_redis.bloom.url_parts import TRACKING_PARAMETERS, name_of, plain_escapes, plain_host, trimmed
+from urifilter_redis.checks import check_among
 
 NORMALIZATIONS = ("none", "whatwg", "sorted", "loose")
 
@@ -51,8 +52,7 @@ def normalizer(name: str, rules: str | None = None) -> Callable[[object], object
         >>> normalizer("loose", '[{"domain":"example.com","keep":["id"]}]')("http://m.example.com/news?b=1&id=2")
         'https://m.example.com/news?id=2'
     """
-    if name not in NORMALIZATIONS:
-        raise ValueError(f"normalize is one of {', '.join(NORMALIZATIONS)} and not {name!r}")
+    check_among("normalize", name, NORMALIZATIONS)
     if name == "none":
         return None
     change = _change_of(name, rules)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from urifilter_redis.checks import check_among, check_least, is_whole
+
 #: The layout whose slices are Bloom filters of the server's own module, and no bitmaps.
 REDISBLOOM = "redisbloom"
 
@@ -280,11 +282,6 @@ class Sizing:
         return bytes_of(self.layout, self.k, self.units)
 
     @property
-    def bits_per_item(self) -> float:
-        """The bits of all bitmaps, divided by the capacity."""
-        return 8 * self.segment_bytes * self.segments / self.capacity
-
-    @property
     def memory(self) -> int:
         """The bytes that the server allocates for all bitmaps, as MEMORY USAGE counts them."""
         return self.segments * allocated(self.segment_bytes)
@@ -382,10 +379,8 @@ def fewest_shards(capacity: int, error_rate: float, layout: str, share: float | 
     Raises:
         ValueError: an argument is impossible for any number of shards; ``size`` describes them.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout is one of {', '.join(LAYOUTS)} and not {layout!r}")
-    if not is_whole(capacity, 1):
-        raise ValueError(f"capacity is a whole number from 1 up and not {capacity!r}")
+    check_among("layout", layout, LAYOUTS)
+    check_least("capacity", capacity, 1)
     if not isinstance(error_rate, int | float) or not ERROR_RATES[0] <= error_rate <= ERROR_RATES[1]:
         raise ValueError(f"error_rate is from {ERROR_RATES[0]:g} to {ERROR_RATES[1]:g} and not {error_rate!r}")
     rate = error_rate if share is None else share
@@ -457,11 +452,6 @@ def segment_capacity(capacity: int, segments: int) -> int:
     """
     mean = capacity * math.ceil(SHARDS_LIMIT / segments) / SHARDS_LIMIT
     return capacity if segments == 1 else math.ceil(mean + 3 * math.sqrt(mean))
-
-
-def is_whole(value: object, least: int, most: float = math.inf) -> bool:
-    """Whether a value is a whole number within bounds."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _allowed(shards: int) -> bool:

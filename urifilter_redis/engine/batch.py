@@ -18,8 +18,7 @@ from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from urifilter_redis.bloom.digest import shard_of, shards_of, split
-from urifilter_redis.bloom.sizing import is_whole
-from urifilter_redis.checks import check_function
+from urifilter_redis.checks import check_function, is_whole
 from urifilter_redis.errors import Answering, Past, UriFilterError
 from urifilter_redis.protocol.call_ids import CallId, CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from urifilter_redis.bloom.digest import split
-from urifilter_redis.bloom.encoding import pack
+from urifilter_redis.bloom.encoding import bad_items, pack
 from urifilter_redis.engine.pending import Owner, current_owner
 from urifilter_redis.engine.session import Session
 from urifilter_redis.errors import BadItem
@@ -500,9 +500,7 @@ class Claiming(ClaimOptions):
                 except BadItem as error:
                     bad.append((position, str(error)))
         if bad:
-            index, reason = bad[0]
-            more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
-            raise BadItem(f"item {index}: {reason}{more}", [index for index, _ in bad])
+            raise bad_items(bad, 1)
         return {position: len(kept) for position, kept in self.kept.items()}
 
     def call(self, session: Session, shard: int, call_id: str, packed: bytes, positions: Sequence[int]) -> Call:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from urifilter_redis.bloom.retention import seconds_of
-from urifilter_redis.bloom.sizing import is_whole
+from urifilter_redis.checks import is_whole
 from urifilter_redis.protocol.config import Config
 
 #: The time of an entry in seconds, unless the caller sets another.

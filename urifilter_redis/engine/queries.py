@@ -9,7 +9,7 @@ from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import FilterFull, ServerUnavailable
 from urifilter_redis.protocol.calls import Arguments, Call
-from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields
+from urifilter_redis.protocol.outcomes import is_withheld, nonsense, to_fields, to_mapping
 from urifilter_redis.protocol.routing import for_key, for_node
 
 if TYPE_CHECKING:
@@ -37,6 +37,20 @@ def ask(session: Session, *made: Call | Arguments) -> Flow[list[Any]]:
         UriFilterError: the error of the first one that was not answered.
     """
     return (yield from _answers(session, [Request.of(each) for each in made]))
+
+
+def ask_each(session: Session, made: Sequence[Call | Arguments], size: int = SHARDS_A_PIPELINE) -> Flow[list[Any]]:
+    """Send any number of commands and calls like ``ask``, at most ``size`` of them in one pipeline."""
+    replies: list[Any] = []
+    for some in chunked(made, size):
+        replies += yield from ask(session, *some)
+    return replies
+
+
+def read_first(session: Session) -> Flow[dict[str, str]]:
+    """Return the ``meta`` of shard 0, which stands for the whole filter; an empty dict if there is none."""
+    (reply,) = yield from ask(session, session.read_meta(0))
+    return to_mapping(reply)
 
 
 def ask_masters(session: Session, *commands: Arguments) -> Flow[dict[str, list[Any]]]:
@@ -129,13 +143,13 @@ def time_of(reply: Any) -> int:
     return seconds * 1000 + microseconds // 1000
 
 
-def ask_shard(session: Session, shard: int, *builders: Callable[[], Call]) -> Flow[list[Any]]:
-    """Send calls that name a shard's live slices, like ``ask``; they are built anew when the slices have changed."""
+def ask_shard(session: Session, shard: int, build: Callable[[], Call]) -> Flow[Any]:
+    """Send a call that names a shard's live slices, and return its reply; raises as ``ask``.
 
-    def request(build: Callable[[], Call]) -> Request:
-        return Request(lambda _: build(), shard)
-
-    return (yield from _answers(session, [request(build) for build in builders]))
+    The call is built anew when the slices have changed.
+    """
+    (reply,) = yield from _answers(session, [Request(lambda _: build(), shard)])
+    return reply
 
 
 def _answers(session: Session, requests: Sequence[Request]) -> Flow[list[Any]]:

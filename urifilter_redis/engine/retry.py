@@ -254,11 +254,8 @@ class _Replication:
     def __init__(self, session: Session, commands: Sequence[Arguments], numbered: Sequence[bool]) -> None:
         self._routes, self._wanted, self._numbered = session.routes, session.wait_replicas, numbered
         self._map = session.routes.map
-        wait = (
-            "WAIT",
-            str(self._wanted),
-            str(max(1, int(1000 * SHARE * session.timeouts.reply))),
-        )  # 0 would be for ever
+        # 0 would be for ever
+        wait = ("WAIT", str(self._wanted), str(max(1, int(1000 * SHARE * session.timeouts.reply))))
         self._waits: dict[str | None, Arguments] = {}
         self._nodes: list[str | None] = []
         for command, is_numbered in zip(commands, numbered, strict=True):

@@ -88,7 +88,7 @@ def _rooms(session: Session, keys: FilterKeys) -> Flow[list[tuple[float, _Room]]
     A master that may delete bitmaps is told of, because whoever asks is about to make or restore some.
     """
     infos = yield from servers_info(session, "memory")
-    nodes = Counter(session.routes.node_of(keys.shard(shard).read_meta) for shard in range(keys.shards))
+    nodes = Counter(session.routes.node_of(each.read_meta) for each in keys.all)
     rooms = []
     for node, info in infos.items():
         _warn_of_eviction(session, info, node)

@@ -32,7 +32,7 @@ from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.protocol.outcomes import to_mapping
 from urifilter_redis.storage.blobs import Writer, verify
 from urifilter_redis.storage.checkpoints import Place, gone, newest, places, publish_checkpoint, to_replace
-from urifilter_redis.storage.documents import Checkpoint, Content, Manifest
+from urifilter_redis.storage.documents import STATE, Checkpoint, Content, Manifest
 from urifilter_redis.storage.records import KINDS, letters_of
 from urifilter_redis.storage.registry import check_registered, note_complete, require_archive
 
@@ -40,12 +40,6 @@ log = logging.getLogger("urifilter_redis")
 
 #: Most attempts at a checkpoint of a shard; an attempt fails if a rotation, or another checkpoint, comes first.
 TRIES = 20
-
-#: The fields of a shard's state that a checkpoint saves.
-_STATE = (
-    "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
-    "oldest", "slices", "changed", "claims", "claimed", "rejected",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ def checkpoint(session: Session, *, full: bool = False) -> Flow[Written]:
         number = max(number, last)
         if made is not None:
             written += 1
-            size += sum(piece.packed for content in made.contents for piece in content.pieces)
+            size += sum(content.packed for content in made.contents)
         session.report(shard + 1, session.config.shards)
     yield from note_complete(require_archive(session), session.keys.name)
     return Written(number, begun / 1000, written, size)
@@ -232,7 +226,7 @@ class _Attempt:
             shards=self._config.shards,
             number=number,
             begun=begun,
-            state={field: meta[field] for field in _STATE if field in meta},
+            state={field: meta[field] for field in STATE if field in meta},
             bitmaps=bitmaps,
             records=records,
             config=self._config,

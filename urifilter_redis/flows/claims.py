@@ -12,12 +12,10 @@ from urifilter_redis.engine.holdings import Claim, Claiming, ClaimOptions, Commi
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import UriFilterError
-from urifilter_redis.flows.items import answer, batch_of, distrust, resolve
-from urifilter_redis.protocol.call_ids import CallKey
+from urifilter_redis.flows.items import batch_of, distrust, resolve
 from urifilter_redis.protocol.claims import (
     IN_FLIGHT,
     MOST_REASON,
-    NO_HOLDER,
     Counts,
     Holding,
     check_delay,
@@ -39,12 +37,14 @@ def holding_of(session: Session, holder: str, lease: float | None = None) -> Hol
     return Holding(check_holder(holder), round(seconds * 1000))
 
 
-def options_of_claim(
+def options_of_claim(  # noqa: PLR0913 - what a caller may say
     holding: Holding,
     objects: Sequence[Any],
     key: Key = None,
     payload: Callable[[Any], object] | None = None,
     holdings: Holdings | None = None,
+    *,
+    counts: dict[int, Counts] | None = None,
 ) -> Claiming:
     """Return the options of a claim.
 
@@ -54,6 +54,7 @@ def options_of_claim(
         key: makes an item of each object; None: the objects are the items.
         payload: makes a payload of each object that is asked about; None: each item is its own payload.
         holdings: note the answers; None: nothing in this process does.
+        counts: takes, by index, the failures and lapses of those claimed items that have any; None: nothing does.
     """
     check_function("payload", payload)
 
@@ -62,7 +63,7 @@ def options_of_claim(
         item = each if key is None else key(each)
         return Claim(item, item if payload is None else payload(each))
 
-    return Claiming(holding, holdings, claim_of)
+    return Claiming(holding, holdings, claim_of, counts={} if counts is None else counts)
 
 
 def options_of_release(
@@ -85,7 +86,7 @@ def options_of_commit(holding: Holding, reason: str | None = None, holdings: Hol
     return Committing(holding, holdings, reason.encode(errors="replace")[:MOST_REASON].decode(errors="ignore").encode())
 
 
-def question(  # noqa: PLR0913, PLR0917 - what a caller may say
+def question(  # noqa: PLR0913, PLR0917 - likewise
     session: Session,
     method: Method[Any],
     objects: Sequence[Any],
@@ -123,63 +124,6 @@ def finish(
     """
     batch = question(session, method, items, claim_options, key=key)
     return method.result((yield from resolve(session, batch)))
-
-
-def claim(  # noqa: PLR0913 - likewise
-    session: Session,
-    holding: Holding,
-    objects: Sequence[Any],
-    *,
-    key: Key = None,
-    payload: Callable[[Any], object] | None = None,
-    call_key: CallKey | None = None,
-    counts: dict[int, Counts] | None = None,
-) -> Flow[list[int]]:
-    """Claim items; return the scripts' answers: 0 claimed, n seen, -1 in flight. Nothing is noted in this process.
-
-    ``counts`` takes, by index, the failures and lapses of those claimed items that have any.
-
-    Raises:
-        BadItem: some items or payloads are bad; the error has their indices; nothing was claimed.
-        AnswerLost: some calls may have run and have no answer.
-        UriFilterError: any other of the tree in ``errors``.
-    """
-    claim_options = options_of_claim(holding, objects, key, payload)
-    if counts is not None:
-        claim_options.counts = counts
-    return (yield from answer(session, "claim", objects, key=key, call_key=call_key, claim_options=claim_options))
-
-
-def commit(  # noqa: PLR0913 - likewise
-    session: Session,
-    items: Sequence[Any],
-    holding: Holding = NO_HOLDER,
-    *,
-    reason: str | None = None,
-    key: Key = None,
-    call_key: CallKey | None = None,
-) -> Flow[list[int]]:
-    """Make items final; return the scripts' answers: 0 final now, n seen before. See ``claim``.
-
-    With a reason reject those that the holder has; the answer is -1 for the others.
-    """
-    claim_options = options_of_commit(holding, reason)
-    return (yield from answer(session, "commit", items, key=key, call_key=call_key, claim_options=claim_options))
-
-
-def release(  # noqa: PLR0913 - likewise
-    session: Session,
-    items: Sequence[Any],
-    holding: Holding = NO_HOLDER,
-    *,
-    delay: float = 0,
-    failed: bool = False,
-    key: Key = None,
-    call_key: CallKey | None = None,
-) -> Flow[list[int]]:
-    """Give items back, to be offered again after ``delay`` seconds; return 1 for each that was in flight, else 0."""
-    claim_options = options_of_release(holding, delay, failed=failed)
-    return (yield from answer(session, "release", items, key=key, call_key=call_key, claim_options=claim_options))
 
 
 def leave(batch: Batch, known: Sequence[int | None], shards: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from urifilter_redis.engine.batch import RELEASE, Batch, Key, call_to_resume, items_of
 from urifilter_redis.engine.holdings import Releasing
-from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
+from urifilter_redis.engine.queries import ask, ask_each, chunked, time_at, time_of
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost, UriFilterError
@@ -32,12 +32,6 @@ _CLAIMANTS = b"[\1"
 NOTES_A_REPLY = 100
 
 
-def dead_letters(session: Session, limit: int) -> Flow[list[DeadLetter]]:
-    """Return at most ``limit`` items that were rejected, the latest first; raises as ``dead_letters_page``."""
-    found, _ = yield from dead_letters_page(session, limit)
-    return found
-
-
 def dead_letters_page(
     session: Session, limit: int, after: After | None = None
 ) -> Flow[tuple[list[DeadLetter], After | None]]:
@@ -55,8 +49,7 @@ def dead_letters_page(
     if after is not None:  # all of the same ms, and those before it
         ranges = [(after[0], after[0], -1), (f"({after[0]}", "-inf", limit + 1)]
     latest: list[tuple[int, bytes, str]] = []
-    for shards in chunked(range(session.config.shards)):
-        keys = [session.keys.shard(shard).of_dead_letters for shard in shards]
+    for keys in chunked([each.of_dead_letters for each in session.keys.all]):
         pages = (
             ("ZRANGE", times, str(most), str(least), "BYSCORE", "REV", "LIMIT", "0", str(count), "WITHSCORES")
             for _, times in keys
@@ -71,17 +64,10 @@ def dead_letters_page(
             if after is None or (round(at), digest) < after
         ]
         latest = sorted(latest, reverse=True)[: limit + 1]
-    found: list[DeadLetter] = []
-    for some in chunked(latest[:limit], NOTES_A_REPLY):
-        texts = yield from ask(session, *(("HGET", key, digest) for _, digest, key in some))
-        found += [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
+    asked = [("HGET", key, digest) for _, digest, key in latest[:limit]]
+    texts = yield from ask_each(session, asked, NOTES_A_REPLY)
+    found = [_read(session, "dead_letters", dead_letter_of, text) for text in texts if text is not None]
     return found, latest[limit - 1][:2] if len(latest) > limit else None
-
-
-def in_flight(session: Session, limit: int) -> Flow[list[InFlight]]:
-    """Return at most ``limit`` items that somebody has in flight; raises as ``in_flight_page``."""
-    found, _ = yield from in_flight_page(session, limit)
-    return found
 
 
 def in_flight_page(
@@ -179,13 +165,8 @@ def retry(
 def _noted(session: Session) -> Flow[list[bytes]]:
     """Return the digests of all dead letters."""
     yield from read_states(session, [0])  # likewise
-    found: list[bytes] = []
-    for shards in chunked(range(session.config.shards)):
-        replies = yield from ask(
-            session, *(("ZRANGE", session.keys.shard(n).of_dead_letters[1], "0", "-1") for n in shards)
-        )
-        found += chain.from_iterable(replies)
-    return found
+    asked = [("ZRANGE", keys.of_dead_letters[1], "0", "-1") for keys in session.keys.all]
+    return list(chain.from_iterable((yield from ask_each(session, asked))))
 
 
 def _read(session: Session, key: str, read: Callable[..., T], *content: Any) -> T:

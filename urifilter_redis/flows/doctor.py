@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
-from urifilter_redis.engine.queries import ask, ask_masters, chunked, time_of, unless_withheld
+from urifilter_redis.engine.queries import ask, ask_masters, chunked, read_first, time_of, unless_withheld
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.engine.topology import NodeMap
@@ -188,8 +188,7 @@ def examine_clock(session: Session) -> Flow[Finding | None]:
 
     The session need not have opened the filter.
     """
-    (first,) = yield from ask(session, session.read_meta(0))
-    keys = session.keys.of_meta(to_mapping(first))
+    keys = session.keys.of_meta((yield from read_first(session)))
     if keys is None:
         return None
     told: list[str] = []

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.checks import check_flag
-from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.queries import ask, chunked, read_first
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch, ServerUnavailable, SliceLost
@@ -25,7 +25,7 @@ from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.outcomes import text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
-from urifilter_redis.storage.registry import read_registration, unregister
+from urifilter_redis.storage.registry import find_registration, unregister
 
 #: Most shards that are made or removed in one pipeline; the making of one takes the server up to 8 ms.
 SHARDS_AT_ONCE = 16
@@ -85,12 +85,6 @@ def still(session: Session, first: Mapping[str, str]) -> Flow[bool]:
     return calls.identity(now) == calls.identity(first)
 
 
-def read_first(session: Session) -> Flow[dict[str, str]]:
-    """Return the ``meta`` of shard 0, which stands for the whole filter; an empty dict if there is none."""
-    (reply,) = yield from ask(session, session.read_meta(0))
-    return to_mapping(reply)
-
-
 def keep_listed(session: Session) -> Flow[None]:
     """List the name of an existing filter again, if it is not listed.
 
@@ -109,9 +103,7 @@ def check_no_leftovers(session: Session, config: Config) -> Flow[None]:
     Raises:
         SliceLost: there are some.
     """
-    every = session.keys.of(config.shards)
-    for some in chunked(range(config.shards), SHARDS_AT_ONCE):
-        shards = [every.shard(shard) for shard in some]
+    for shards in chunked(session.keys.of(config.shards).all, SHARDS_AT_ONCE):
         rows = [replace(config.today, name=name) for name in ("today", "history", "history_1")]
         slices = [(keys, keys.slice(name)) for keys in shards for row in rows for name in row.names]
         there = yield from ask(session, *(("EXISTS", key) for _, key in slices))
@@ -175,7 +167,7 @@ def _check_archive(session: Session, uid: str, first: Mapping[str, str]) -> Flow
         if first.get("phase") == "dropping":
             text = f"its drop was stopped half-way: drop it again; {text}"
         raise ArchiveMissing(f"{session.where}: {text}")
-    _, there = yield from read_registration(backend, session.keys.name)
+    there = (yield from find_registration(backend, session.keys.name)).registration
     if there is None:
         return uid
     if not first and not there.dropped and uid not in {"", there.config.uid}:
@@ -205,7 +197,7 @@ def _remove_all(session: Session, uid: str, first: Mapping[str, str]) -> Flow[in
     """
     made, shard_0 = session.keys.of_meta(first), session.keys.shard(0)
     left = {} if made else (yield from _left(session))
-    every = [made.shard(number) for number in range(made.shards)] if made else list(left)
+    every = made.all if made else list(left)
     shards = [keys for keys in reversed(every) if keys != shard_0]
     removed = 0
     for some in chunked(shards, SHARDS_AT_ONCE):

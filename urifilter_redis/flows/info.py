@@ -19,7 +19,7 @@ from urifilter_redis.bloom.sizing import (
     module_rate,
 )
 from urifilter_redis.engine.near_cache import NearCacheInfo
-from urifilter_redis.engine.queries import ask, server_time, unless_withheld
+from urifilter_redis.engine.queries import ask, read_first, server_time, unless_withheld
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import SliceLost
@@ -27,11 +27,10 @@ from urifilter_redis.flows.claims_info import ClaimsInfo, claims_info
 from urifilter_redis.flows.loss import Loss, loss_in
 from urifilter_redis.flows.reading import fill_of, items_in_module
 from urifilter_redis.flows.turn import next_due, read_states
-from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.keys import ShardKeys
 from urifilter_redis.protocol.meta import ShardState
-from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST, to_mapping
+from urifilter_redis.protocol.outcomes import TO_DO_IF_LOST
 
 #: Fields of a hash that MEMORY USAGE measures: all of an archived slice, and a sufficient sample of ``replies``.
 FIELDS_A_SAMPLE = 100
@@ -175,8 +174,7 @@ def info(session: Session) -> Flow[FilterInfo]:
         SliceLost: a bitmap of a live slice is missing, or has another length; all are named.
     """
     config = session.config
-    (reply,) = yield from ask(session, session.read_meta(0))
-    created = int(to_mapping(reply).get("created", 0))
+    created = int((yield from read_first(session)).get("created", 0))
     shards = []
     for number in range(config.shards):
         shard = yield from _read_shard(session, number)
@@ -255,7 +253,7 @@ def _read_shard(session: Session, number: int) -> Flow[_Shard]:
         if config.archive == "redis":
             epochs.update(range(max(0, state.epoch - (config.slices or 0)), state.epoch + 1))
             epochs.update(each.epoch for each in state.closed)
-        live = list(calls.live(keys, state.view))
+        live = [keys.slice(name) for name in state.view.names]
         following = map(keys.slice, replace(state.view.slices[-1], name="today_next").names)
         own = [keys.meta, keys.replies, keys.forgotten, *keys.of_claims, *keys.of_dead_letters, *following, *live]
         every = [*own, *map(keys.archived, sorted(epochs))]
@@ -321,14 +319,13 @@ def parts_of(config: Config, state: ShardState) -> list[Part]:
     """Return the live slices of a shard, newest first, with the times and numbers that ``meta`` has of each."""
     parts: list[Part] = []
     for age, slice_ in enumerate(reversed(state.view.slices)):
-        times = state.closed_of(slice_.name)
-        opened, closed = (times.opened, times.closed) if times else (state.opened, None)
-        count = (times or state).inserted
+        times = state.times_of(slice_.name)
+        count = times.inserted
         if config.write == "all":  # a slice holds the items of all newer slices, too
-            count = (times or state).new + (parts[-1].inserted if parts else 0)
+            count = times.new + (parts[-1].inserted if parts else 0)
         index = state.epoch - age
         capacity = slice_sizing(config, index).shard_capacity
-        parts.append(Part(slice_, opened, closed, count, capacity, slice_share(config, index)))
+        parts.append(Part(slice_, times.opened, times.closed or None, count, capacity, slice_share(config, index)))
     return parts
 
 

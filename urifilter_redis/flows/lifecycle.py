@@ -9,7 +9,7 @@ from urifilter_redis.bloom.retention import placed
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.checks import check_flag, check_text
 from urifilter_redis.engine.backend import Backend
-from urifilter_redis.engine.queries import ask, chunked, server_time, time_of
+from urifilter_redis.engine.queries import ask, chunked, read_first, server_time, time_of
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import REST, Flow, Send, Work
 from urifilter_redis.errors import (
@@ -22,21 +22,11 @@ from urifilter_redis.errors import (
     Unsupported,
     UriFilterError,
 )
+from urifilter_redis.flows import dropping
 from urifilter_redis.flows.auto_rotate import tell_who_rotates
 from urifilter_redis.flows.capacity import check_room
-from urifilter_redis.flows.dropping import (
-    SHARDS_AT_ONCE,
-    abandon,
-    check_no_leftovers,
-    end_drop,
-    keep_listed,
-    list_or_not,
-    read_first,
-    remove,
-    still,
-)
 from urifilter_redis.flows.loss import acknowledge
-from urifilter_redis.flows.probe import check_module, on_a_checked_server
+from urifilter_redis.flows.probe import check_module, check_rights, check_server
 from urifilter_redis.flows.restore import ensure
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Config, Settings
@@ -53,7 +43,6 @@ _STATE = 3
 TRIES = 20
 
 
-@on_a_checked_server
 def create(session: Session, settings: Settings, *, large: bool = False, items: str | None = None) -> Flow[Config]:
     """Make the filter, or open it if it exists with these settings; complete it if it is half made.
 
@@ -67,6 +56,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
         TooLarge: the filter does not fit into the server's free memory, or leaves too little without ``large``.
         ArchiveError: the filter's archive failed, was not named, or another one was named.
     """
+    yield from check_server(session)
     check_flag("large", large)
     check_text("items", items, optional=True)
     yield from _learn_time(session)
@@ -74,7 +64,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
     for attempt in range(1, TRIES + 1):
         meta = yield from read_first(session)
         if meta.get("phase") == "dropping":  # finish the drop of another process, which may have died
-            yield from end_drop(session, meta)
+            yield from dropping.end_drop(session, meta)
             meta = {}
         try:
             if meta:
@@ -82,7 +72,7 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
                 yield from _finish_making(session, meta)
             else:
                 yield from _make_anew(session, settings, large=large, items=items)
-            yield from keep_listed(session)
+            yield from dropping.keep_listed(session)
         except (ServerUnavailable, Unsupported):
             raise
         except FilterNotFound:
@@ -93,10 +83,10 @@ def create(session: Session, settings: Settings, *, large: bool = False, items: 
                 raise
         else:
             break
+    check_rights(session)
     return session.config
 
 
-@on_a_checked_server
 def open_(session: Session, uid: str | None = None) -> Flow[Config]:
     """Open the filter; complete it if it is half made, and restore the shards that are missing, damaged or older.
 
@@ -111,13 +101,15 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
             not have the filter. Or the named archive is not the filter's.
         ArchiveError: the archive failed.
     """
+    yield from check_server(session)
     yield from _learn_time(session)
     meta = yield from read_first(session)
     if meta and meta.get("phase") != "dropping":
         _check_uid(session, uid, meta.get("uid", ""))
         yield from check_module(session, session.learn(meta).layout)
         yield from _finish_making(session, meta)
-        yield from keep_listed(session)
+        yield from dropping.keep_listed(session)
+        check_rights(session)
         return session.config
     config = (yield from registered(session.backend, session.keys.name)) if session.backend else None
     if config is None:
@@ -130,6 +122,7 @@ def open_(session: Session, uid: str | None = None) -> Flow[Config]:
         raise FilterNotFound(f"{session.where}: there is no such filter: create it first")
     _check_uid(session, uid, config.uid)
     yield from _restore_registered(session, config)
+    check_rights(session)
     return session.config
 
 
@@ -152,27 +145,21 @@ def names(session: Session) -> Flow[list[str]]:
     if not members:
         yield from _check_has_data(session)
     known = sorted(filter(is_name, map(text_in, members)))
-    commands = [("EXISTS", FilterKeys(session.keys.prefix, name).shard(0).meta) for name in known]
-    try:
-        exist = yield from ask(session, *commands)
-    except ServerUnavailable as error:
-        if FORBIDDEN_KEY not in str(error):
-            raise
-        exist = []
-        for command in commands:
-            exist.append((yield from _exists(session, command)))
+    exist = yield from _exist(session, [FilterKeys(session.keys.prefix, name).shard(0).meta for name in known])
     return [name for name, there in zip(known, exist, strict=True) if there]
 
 
-def _exists(session: Session, command: tuple[str, str]) -> Flow[bool]:
-    """Return the reply to EXISTS; False if this user may not touch the key."""
+def _exist(session: Session, keys: Sequence[str]) -> Flow[list[bool]]:
+    """Return whether each key is there; False if this user may not touch it."""
     try:
-        (there,) = yield from ask(session, command)
+        return list(map(bool, (yield from ask(session, *(("EXISTS", key) for key in keys)))))
     except ServerUnavailable as error:
         if FORBIDDEN_KEY not in str(error):
             raise
-        return False
-    return bool(there)
+    found = []
+    for key in keys if len(keys) > 1 else ():  # the error does not say of all keys that are forbidden
+        found += yield from _exist(session, [key])
+    return found or [False]
 
 
 def _check_has_data(session: Session) -> Flow[None]:
@@ -238,7 +225,7 @@ def _make_anew(session: Session, settings: Settings, *, large: bool, items: str 
         planned = placed(settings, len(session.routes.masters))
         wanted = Config.new(planned, backend.shown if backend else None, items)
         yield Work("note", functools.partial(registry.check_unknown, session))
-        yield from check_no_leftovers(session, wanted)
+        yield from dropping.check_no_leftovers(session, wanted)
         yield from check_room(session, planned, large=large)
         if backend is None:
             yield from _make(session, wanted, settings)
@@ -265,7 +252,7 @@ def _make(session: Session, wanted: Config, settings: Settings) -> Flow[None]:
         (reply,) = yield from ask(session, call)
     except UriFilterError as error:
         if not isinstance(error, ServerUnavailable) or isinstance(error, ServerFull):
-            yield from list_or_not(session)
+            yield from dropping.list_or_not(session)
         raise
     meta = to_mapping(reply)
     if meta["phase"] == "dropping":
@@ -321,7 +308,7 @@ def _restore_registered(session: Session, config: Config) -> Flow[None]:
     if (yield from is_dropped(session)):  # the restored shards are of a filter that was dropped meanwhile
         meta = yield from read_first(session)
         if meta.get("uid") == config.uid:
-            yield from end_drop(session, meta)
+            yield from dropping.end_drop(session, meta)
         raise _dropped(session)
 
 
@@ -336,7 +323,7 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
         return
     made: dict[ShardKeys, dict[str, str]] = {}
     try:
-        for some in chunked(range(1, session.config.shards), SHARDS_AT_ONCE):
+        for some in chunked(range(1, session.config.shards), dropping.SHARDS_AT_ONCE):
             yield from _make_shards(session, meta, some, made)
         for shard in range(session.config.shards):
             for number in range(1, session.config.today.segments):  # each is an allocation of some ms
@@ -345,11 +332,11 @@ def _complete(session: Session, meta: Mapping[str, str]) -> Flow[None]:
                 yield REST
         yield from ask(session, calls.create("finish", session.config, session.keys.shard(0)))
     except (FilterNotFound, ConfigMismatch):
-        yield from remove(session, made)
+        yield from dropping.remove(session, made)
         raise _dropped(session) from None
     except ServerFull as error:
         try:
-            removed = yield from abandon(session)
+            removed = yield from dropping.abandon(session)
         except ServerUnavailable:
             raise _half_made(error) from error
         if not removed:  # another process has completed or dropped the filter
@@ -378,12 +365,12 @@ def _make_shards(
         ours = {shard: meta for shard, meta in found.items() if meta["uid"] == config.uid}
         made |= {keys.shard(shard): meta for shard, meta in ours.items()}
         others = {shard: meta for shard, meta in found.items() if shard not in ours}
-        dropping = any(meta["phase"] == "dropping" for meta in ours.values())
-        if dropping or (others and not (yield from still(session, first))):
+        goes = any(meta["phase"] == "dropping" for meta in ours.values())
+        if goes or (others and not (yield from dropping.still(session, first))):
             raise _dropped(session)
         for shard, meta in others.items():
             if (meta.get("epoch"), meta.get("inserted")) != ("0", "0") and meta["phase"] != "dropping":
                 text = f"shard {shard} belongs to an earlier filter of this name: drop it, then create it anew"
                 raise SliceLost(f"{session.where}: {text}")
-        yield from remove(session, {keys.shard(shard): meta for shard, meta in others.items()})
+        yield from dropping.remove(session, {keys.shard(shard): meta for shard, meta in others.items()})
         waiting = list(others)

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from urifilter_redis.engine.queries import ask, chunked
+from urifilter_redis.engine.queries import ask_each
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.flows.turn import read_states
@@ -77,13 +77,9 @@ def acknowledge(session: Session) -> Flow[int]:
         SliceLost: the ``meta`` of a shard is damaged.
     """
     states = yield from read_states(session)
-    noted = [(shard, state.lost) for shard, state in enumerate(states) if state.lost]
-    done = 0
-    for some in chunked(noted):
-        made = (calls.tend("acknowledge", session.uid, session.keys.shard(shard), lost) for shard, lost in some)
-        replies = yield from ask(session, *made)
-        done += sum(map(int, replies))
-    return done
+    noted = [(keys, state.lost) for keys, state in zip(session.keys.all, states, strict=True) if state.lost]
+    made = [calls.tend("acknowledge", session.uid, keys, lost) for keys, lost in noted]
+    return sum(map(int, (yield from ask_each(session, made))))
 
 
 def _times(state: ShardState) -> tuple[int, int]:

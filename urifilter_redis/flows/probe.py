@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
 
 from urifilter_redis.bloom.sizing import REDISBLOOM
 from urifilter_redis.engine.queries import ask, masters_without
@@ -19,9 +17,6 @@ from urifilter_redis.protocol.acl import MEND
 from urifilter_redis.protocol.config import Config
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.outcomes import nonsense, text_in, to_fields
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 log = logging.getLogger("urifilter_redis")
 
@@ -47,35 +42,20 @@ _VERSIONS = {
 _UNKNOWN = re.compile(r"unknown command\W+(\w+)", re.IGNORECASE)
 
 
-def on_a_checked_server(flow: Callable[Concatenate[Session, P], Flow[T]]) -> Callable[Concatenate[Session, P], Flow[T]]:
-    """Wrap a flow that opens a filter: the server is checked before it, and this user's rights are after it.
+def check_server(session: Session) -> Flow[None]:
+    """Check, before a filter is opened, that the server has all that the scripts need.
 
-    The wrapped flow raises Unsupported if the scripts do not run on the server, with nothing written, and
-    ServerUnavailable if this user may not run ``contains``. It logs other scripts that the server will refuse.
+    Note their commands that this user may not run, for ``check_rights``.
+
+    Raises:
+        Unsupported: the scripts do not run on the server; nothing was written.
     """
-
-    @functools.wraps(flow)
-    def checked(session: Session, /, *arguments: P.args, **named: P.kwargs) -> Flow[T]:
-        session.forbidden = yield from _check_server(session)
-        found = yield from flow(session, *arguments, **named)
-        _check_rights(session)
-        return found
-
-    return checked
-
-
-def _check_server(session: Session) -> Flow[tuple[str, ...]]:
-    """Check that the server has all that the scripts need; return their commands that this user may not run."""
     found = yield from probe(session)
     if found.lacks:
-        try:
-            (reply,) = yield from ask(session, ("INFO", "server"))
-            info = to_fields(reply)
-        except ServerUnavailable:  # it does not know INFO, or went away
-            info = {}
+        info = yield from _info(session)
         text = f"the scripts do not run on {name_of(info)}: {found.lacks}: {remedy(found, info)}"
         raise Unsupported(f"{session.where}: {text}")
-    return found.forbidden
+    session.forbidden = found.forbidden
 
 
 def check_module(session: Session, layout: str) -> Flow[None]:
@@ -96,7 +76,7 @@ def check_module(session: Session, layout: str) -> Flow[None]:
         which = "one of them" if session.discreet else ", ".join(lacking)
         text = f"layout redisbloom needs BF.* on each master, and {which} does not know them"
         raise Unsupported(f"{session.where}: {text}: load RedisBloom there, or take layout blocked")
-    if (yield from _is_valkey(session)):  # the commands of valkey-bloom were not tried
+    if "valkey_version" in (yield from _info(session)):  # the commands of valkey-bloom were not tried
         raise Unsupported(f"{session.where}: layout redisbloom is not for Valkey: take layout blocked")
     session.forbidden = (*session.forbidden, *found.forbidden)
 
@@ -105,23 +85,28 @@ def has_module(session: Session) -> Flow[bool]:
     """Whether a filter of layout redisbloom can be made here, as far as this user may know."""
     try:
         found = yield from probe(session, REDISBLOOM)
-        if found.lacks or found.forbidden or (yield from _is_valkey(session)):
+        if found.lacks or found.forbidden or "valkey_version" in (yield from _info(session)):
             return False
         return not (yield from masters_without(session, "BF.MADD"))
     except ServerUnavailable:
         return False
 
 
-def _is_valkey(session: Session) -> Flow[bool]:
-    """Whether the server is a Valkey; False if this user may not ask."""
+def _info(session: Session) -> Flow[dict[str, str]]:
+    """Return the fields of INFO about the server; none if this user may not ask, it does not know INFO, or is away."""
     try:
         (reply,) = yield from ask(session, ("INFO", "server"))
     except ServerUnavailable:
-        return False
-    return "valkey_version" in to_fields(reply)
+        return {}
+    return to_fields(reply)
 
 
-def _check_rights(session: Session) -> None:
+def check_rights(session: Session) -> None:
+    """Check this user's rights once a filter is open; log the scripts, other than ``contains``, that are refused.
+
+    Raises:
+        ServerUnavailable: this user may not run ``contains``.
+    """
     if not session.forbidden:
         return
     refused = refused_scripts(session.config, session.forbidden)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.sizing import Slice, items_from_fill
-from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, chunked, scan
+from urifilter_redis.engine.queries import ENTRIES_A_SCAN, ask, ask_each, chunked, scan
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST, Flow
 from urifilter_redis.errors import SliceLost
@@ -144,12 +144,9 @@ def read_leases(session: Session, key: str, use: Callable[[list[Lease]], Flow[No
 
 def _with_texts(session: Session, key: str, digests: list[bytes]) -> Flow[list[Lease]]:
     """Read entries together with their texts, but for those that were removed meanwhile."""
-    found: list[Lease] = []
-    for some in chunked(digests, TEXTS_A_PIPELINE):
-        replies = yield from ask(session, *(("HMGET", key, digest, digest + b"+") for digest in some))
-        pairs = zip(some, replies, strict=True)
-        found += [(digest, entry, text or b"") for digest, (entry, text) in pairs if entry is not None]
-    return found
+    asked = [("HMGET", key, digest, digest + b"+") for digest in digests]
+    pairs = zip(digests, (yield from ask_each(session, asked, TEXTS_A_PIPELINE)), strict=True)
+    return [(digest, entry, text or b"") for digest, (entry, text) in pairs if entry is not None]
 
 
 def _read(session: Session, key: str, spans: Sequence[tuple[int, int]]) -> Flow[list[bytes]]:

@@ -10,7 +10,7 @@ from time import monotonic
 
 from urifilter_redis.bloom.encoding import unpack
 from urifilter_redis.engine.holdings import Claim, Found, Holdings, Outstanding
-from urifilter_redis.engine.queries import ask, chunked, time_at, time_of
+from urifilter_redis.engine.queries import ask, ask_each, chunked, time_at, time_of
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
@@ -207,16 +207,10 @@ def beat(session: Session, holdings: Holdings) -> Flow[None]:
     errors: list[UriFilterError] = []
     differing: list[int] = []
     for shards in chunked(holdings.shards_to_beat()):
-        at, marks = monotonic(), {shard: holdings.mark(shard) for shard in shards}
-        uid, keys = session.config.uid, session.keys
-        requests = [Request.of(claims.beat(uid, keys.shard(shard), holdings.holding)) for shard in shards]
-        yield from exchange(session, requests)
-        for shard, request in zip(shards, requests, strict=True):
-            if request.error is not None:
-                errors.append(request.error)
-                continue
-            holdings.has_beaten(shard, at)
-            differs = request.reply != len(holdings.held[shard])
+        marks = {shard: holdings.mark(shard) for shard in shards}
+        answered = yield from _beat_in(session, holdings, shards, errors)
+        for shard, count in answered.items():
+            differs = count != len(holdings.held[shard])
             if holdings.undisturbed(shard, marks[shard]):
                 holdings.suspects.discard(shard)
                 differing += [shard] if differs else []
@@ -240,16 +234,26 @@ def prolong(session: Session, holdings: Holdings) -> Flow[None]:
     """
     errors: list[UriFilterError] = []
     for shards in chunked(holdings.silent(range(session.config.shards))):
-        at, uid, keys = monotonic(), session.config.uid, session.keys
-        requests = [Request.of(claims.beat(uid, keys.shard(shard), holdings.holding)) for shard in shards]
-        yield from exchange(session, requests)
-        for shard, request in zip(shards, requests, strict=True):
-            if request.error is None:
-                holdings.has_beaten(shard, at)
-            else:
-                errors.append(request.error)
+        yield from _beat_in(session, holdings, shards, errors)
     if errors:
         raise errors[0]
+
+
+def _beat_in(
+    session: Session, holdings: Holdings, shards: Sequence[int], errors: list[UriFilterError]
+) -> Flow[dict[int, int]]:
+    """Beat in some shards; return how many items the holder has in each that answered, and append others' errors."""
+    at, uid, keys = monotonic(), session.config.uid, session.keys
+    requests = [Request.of(claims.beat(uid, keys.shard(shard), holdings.holding)) for shard in shards]
+    yield from exchange(session, requests)
+    answered = {}
+    for shard, request in zip(shards, requests, strict=True):
+        if request.error is None:
+            holdings.has_beaten(shard, at)
+            answered[shard] = request.reply
+        else:
+            errors.append(request.error)
+    return answered
 
 
 def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
@@ -271,11 +275,8 @@ def _reconcile(session: Session, holdings: Holdings, shard: int) -> Flow[None]:
 
 def beat_all(session: Session, holding: Holding) -> Flow[int]:
     """Beat in all shards; return how many items the holder has in flight."""
-    count = 0
-    for shards in chunked(range(session.config.shards)):
-        beats = [claims.beat(session.config.uid, session.keys.shard(shard), holding) for shard in shards]
-        count += sum(map(int, (yield from ask(session, *beats))))
-    return count
+    beats = [claims.beat(session.config.uid, keys, holding) for keys in session.keys.all]
+    return sum(map(int, (yield from ask_each(session, beats))))
 
 
 def give_back_all(session: Session, holdings: Holdings, delay: float = 0) -> Flow[None]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from urifilter_redis.bloom.sizing import Slice
 from urifilter_redis.engine.backend import Key
-from urifilter_redis.engine.queries import ask, chunked, server_time
+from urifilter_redis.engine.queries import ask, ask_each, chunked, read_first, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.session import Restored, Session
 from urifilter_redis.engine.steps import Flow
@@ -120,15 +120,11 @@ def restoring(session: Session) -> Flow[tuple[int, int] | None]:
 
     The filter need not be open, because no client can open it before the end of its restore.
     """
-    (reply,) = yield from ask(session, session.read_meta(0))
-    keys = session.keys.of_meta(to_mapping(reply))
+    keys = session.keys.of_meta((yield from read_first(session)))
     if keys is None:
         return None
-    count = 0
-    for some in chunked(range(keys.shards)):
-        phases = yield from ask(session, *(("HGET", keys.shard(shard).meta, "phase") for shard in some))
-        count += sum(phase in {"restoring", b"restoring"} for phase in phases)
-    return count, keys.shards
+    phases = yield from ask_each(session, [("HGET", each.meta, "phase") for each in keys.all])
+    return sum(phase in {"restoring", b"restoring"} for phase in phases), keys.shards
 
 
 def _needed(session: Session) -> Flow[dict[int, str]]:
@@ -145,8 +141,7 @@ def _needed(session: Session) -> Flow[dict[int, str]]:
                 continue
             state = ShardState.from_meta(meta, session.where)
             last = newest((yield from places(backend, session.keys.name, config, shard)))
-            bitmaps = sum(each.segments for each in state.view.slices)
-            whole = len((yield from _whole_bitmaps(session, shard, state.view.slices))) == bitmaps
+            whole = len((yield from _whole_bitmaps(session, shard, state.view.slices))) == len(state.view.names)
             behind = last is not None and state.checkpoint < last.number
             if whole and behind and state.phase == "rotating":
                 yield from finish_rotation(session, shard)  # only Redis has the slice that it closed
@@ -167,9 +162,8 @@ def _whole_bitmaps(session: Session, shard: int, slices: Sequence[Slice]) -> Flo
     """Return the names of the bitmaps that Redis has in full length."""
     keys, found = session.keys.shard(shard), set()
     for slice_ in slices:
-        for some in chunked(slice_.names):
-            lengths = yield from ask(session, *(("STRLEN", keys.slice(name)) for name in some))
-            found |= {name for name, length in zip(some, lengths, strict=True) if length == slice_.size}
+        lengths = yield from ask_each(session, [("STRLEN", keys.slice(name)) for name in slice_.names])
+        found |= {name for name, length in zip(slice_.names, lengths, strict=True) if length == slice_.size}
     return found
 
 
@@ -199,8 +193,7 @@ class _Found:
         """Whether the shard is missing, not whole, or older than the archive."""
         if self.ours is None or self.arranged:
             return True
-        bitmaps = sum(each.segments for each in self.ours.view.slices)
-        return len(self.present) < bitmaps or self.ours.checkpoint < self.archived.number
+        return len(self.present) < len(self.ours.view.names) or self.ours.checkpoint < self.archived.number
 
 
 class _Restorer:
@@ -259,8 +252,8 @@ class _Restorer:
         lost = "meta"
         if found.ours is not None:
             planned = plan(self._config, found.ours, found.present, found.archived, now=0)
-            names = [name for each in found.ours.view.slices for name in each.names]
-            lost = ", ".join(name for name in names if name not in found.present and not planned.sources.get(name))
+            names = (name for name in found.ours.view.names if name not in found.present)
+            lost = ", ".join(name for name in names if not planned.sources.get(name))
         if lost:
             text = f"shard {shard} has LOST {lost}, and the archive has no checkpoint of it yet"
             advice = "nothing brings its items back: drop the filter, and create it anew"
@@ -299,8 +292,7 @@ class _Restorer:
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
             self._writing = shard
-            state = yield from self._restore(shard, found, loss=known)
-            noted.append(state)
+            noted.append((yield from self._restore(shard, found, loss=known)))
             del self._shards[shard]
             done.append(found.archived)
             self._session.report(len(done), len(done) + len(self._shards))
@@ -334,8 +326,7 @@ class _Restorer:
         yield from self._beat()
         number = max((place.checkpoint.number for place in both if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        bitmaps = sum(each.segments for each in ours.view.slices) if ours else 0
-        lost = ours is not None and (len(found.present) < bitmaps or ours.epoch < epoch)
+        lost = ours is not None and (len(found.present) < len(ours.view.names) or ours.epoch < epoch)
         slices: dict[int, Manifest] = {}
         if lost or any(key.epoch >= epoch for key in keys):
             for key in keys:
@@ -385,7 +376,7 @@ class _Restorer:
         begun = checkpoint.begun if checkpoint else 0
         lost = loss_note(found.ours, now, begun) if loss else ""
         state, doomed = replace(planned.state, lost=lost), planned.doomed
-        names, moves = [name for each in state.view.slices for name in each.names], planned.moves
+        names, moves = state.view.names, planned.moves
         if found.ours is None:  # bitmaps without meta may be of any filter
             doomed = names
         elif self._config.layout == "counting":
@@ -462,8 +453,7 @@ class _Restorer:
         if time.monotonic() - self._beaten < BEAT:
             return
         self._beaten = time.monotonic()
-        for some in chunked(list(self._shards)):
-            yield from ask(self._session, *(self._call("beat", shard) for shard in some))
+        yield from ask_each(self._session, [self._call("beat", shard) for shard in self._shards])
 
 
 def _keep_counters(found: _Found, planned: Plan) -> set[str]:
@@ -481,17 +471,13 @@ def _keep_counters(found: _Found, planned: Plan) -> set[str]:
 def _fields(config: Config, state: ShardState, created: str | None, *, worked: bool, kept: set[str]) -> list[str]:
     """Return a shard's state as fields of ``meta``, field and value in turn."""
     last_seen = config.expire_after == "last-seen"
-    closed = (
-        f"{each.epoch}:{each.opened}:{each.closed}:{each.inserted}{f':{each.new}' if last_seen else ''}"
-        for each in state.closed
-    )
     claims = state.view.claims or None
     values: dict[str, object] = {
         "before": state.phase,
         "epoch": state.epoch,
         "opened": state.opened,
         "inserted": state.inserted,
-        "closed": " ".join(closed),
+        "closed": " ".join(each.entry(with_new=last_seen) for each in state.closed),
         "oldest": state.oldest,
         "slices": " ".join(map(str, state.view.slices)),
         "changed": state.changed,

@@ -90,7 +90,7 @@ def plan(  # noqa: PLR0913 - each is needed
     if ours is None:
         return Plan(state, [], [], sources, "theirs", "theirs")
     last, stays = archived.checkpoint, {old for old, _ in moves}
-    doomed = [name for each in ours.view.slices for name in each.names if name not in stays]
+    doomed = [name for name in ours.view.names if name not in stays]
     forgotten = "both" if last and ours.checkpoint < last.number else "ours"
     return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 
@@ -159,19 +159,18 @@ def _sources(  # noqa: PLR0913 - each is needed
 ) -> list[Manifest]:
     """Return the archive's bitmaps that are merged into a bitmap of the new state."""
     last = archived.checkpoint
+    bitmaps = last.bitmaps if last else []
     if config.retention != "rolling":
         live = [state.epoch_of(each.name) for each in state.view.slices]
 
         def target(epoch: int) -> int:  # the same epoch; if Redis has passed over it, the next one: late, never early
             return min(each for each in live if each >= epoch)
 
-        there = (
-            [each for each in last.bitmaps if each.segment == segment and each.epoch >= state.oldest] if last else []
-        )
+        there = [each for each in bitmaps if each.segment == segment and each.epoch >= state.oldest]
         return [each for each in there if target(each.epoch) == state.epoch_of(name)]
     then = last.shard_state() if last else None
     same = then is not None and (then.epoch, then.view) == (state.epoch, state.view)
-    own = [each for each in last.bitmaps if (each.name, each.segment) == (name, segment)] if last else []
+    own = [each for each in bitmaps if (each.name, each.segment) == (name, segment)]
     if name == "today":
         # If the checkpoint's epoch is over, and its closed slice lacks some of today's bits, they go into the new
         # today: late, never early.
@@ -186,7 +185,7 @@ def _sources(  # noqa: PLR0913 - each is needed
     if same:
         return [*own, *there]
     # If closed slices are missing, the checkpoint's older bitmaps replace them: late, never early.
-    older = [each for each in last.bitmaps if each.name != "today" and each.segment == segment] if last else []
+    older = [each for each in bitmaps if each.name != "today" and each.segment == segment]
     return [*there, *(older if len(there) < len(wanted) else [])]
 
 

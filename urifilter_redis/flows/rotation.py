@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from urifilter_redis.bloom.retention import TIMED
 from urifilter_redis.checks import check_flag, check_whole
-from urifilter_redis.engine.queries import ask, chunked, server_time
+from urifilter_redis.engine.queries import ask, ask_each, server_time
 from urifilter_redis.engine.retry import Request, exchange
 from urifilter_redis.engine.steps import REST, Flow, Pause
 from urifilter_redis.errors import ArchiveError, RotationConflict, ServerFull, ServerUnavailable, UriFilterError
@@ -117,9 +117,8 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
         UriFilterError: the retention does not rotate by time.
     """
     states, now = yield from _read_states_and_time(session)
-    ahead = [shard for shard, state in enumerate(states) if state.opened > now]
-    for some in chunked(ahead):
-        yield from ask(session, *(calls.reopen(session.config.uid, session.keys.shard(shard)) for shard in some))
+    ahead = [keys for keys, state in zip(session.keys.all, states, strict=True) if state.opened > now]
+    yield from ask_each(session, [calls.reopen(session.config.uid, keys) for keys in ahead])
     due = Due.of(session.config.period or "", states, now, 1000 * time.time())
     done = yield from _turn_all(session, due.planned, secrets.token_hex(8), due, build=build)
     if done.shards and not due.missed:
@@ -129,9 +128,7 @@ def rotate_due(session: Session, *, build: bool = True) -> Flow[Rotation | None]
 
 def doubt(session: Session) -> Flow[None]:
     """Note that the server's times cannot be trusted: until its next turn no shard passes over periods."""
-    for some in chunked(range(session.config.shards)):
-        keys = map(session.keys.shard, some)
-        yield from ask(session, *(calls.reopen(session.config.uid, each, doubt=True) for each in keys))
+    yield from ask_each(session, [calls.reopen(session.config.uid, keys, doubt=True) for keys in session.keys.all])
 
 
 def epoch(session: Session) -> Flow[int]:

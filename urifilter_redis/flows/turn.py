@@ -5,6 +5,7 @@ A shard of a ring or rolling filter turns because a period is over, one of a gro
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import secrets
@@ -115,29 +116,24 @@ class Turn:
         kept = [*live[len(live) + 1 - len(after) :], self.new]
         names = [name for each, slice_ in zip(after, kept, strict=True) for name in replace(slice_, name=each).names]
         gone = [name for each in live if each.name not in after for name in each.names]
-        going, most = (
-            sum(each.segments for each in live[: len(live) + 1 - len(after)]),
-            calls.segments_freed(config.layout),
-        )
-        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > most else []
+        going = sum(each.segments for each in live[: len(live) + 1 - len(after)])
+        freed = calls.segments_freed(config.layout)
+        away = [f"gone:{self.state.epoch}:{n}" for n in range(1, going + 1)] if going > freed else []
         rate = slice_share(config, self.state.epoch + 1) if config.layout == REDISBLOOM else None
 
-        def built(step: str, *, number: int = 0) -> Call:
-            return calls.turn(
-                step,
-                keys,
-                self.state,
-                self.token,
-                self.new,
-                limit=self.limit,
-                period=self.period,
-                by=self.by,
-                opened=self.opened,
-                rate=rate,
-                names=names + gone + away,
-                number=number,
-            )
-
+        built = functools.partial(
+            calls.turn,
+            keys=keys,
+            state=self.state,
+            token=self.token,
+            new=self.new,
+            limit=self.limit,
+            period=self.period,
+            by=self.by,
+            opened=self.opened,
+            rate=rate,
+            names=names + gone + away,
+        )
         for number in range(self.new.segments):
             yield built("allocate", number=number)
         yield built("turn")

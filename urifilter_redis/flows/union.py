@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.checks import check_flag
-from urifilter_redis.engine.queries import ask, ask_shard, scanned
+from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
@@ -32,7 +32,6 @@ from urifilter_redis.flows.reading import fill_of, pieces_of
 from urifilter_redis.flows.rotation import finish_rotation
 from urifilter_redis.flows.turn import grow, read_states
 from urifilter_redis.protocol import calls
-from urifilter_redis.protocol.calls import Call
 from urifilter_redis.protocol.config import Config, worded
 from urifilter_redis.protocol.keys import FilterKeys, ShardKeys
 from urifilter_redis.protocol.meta import ShardState
@@ -177,7 +176,9 @@ def _expected_parts(session: Session, pairs: Sequence[_Pair], *, exactly: bool) 
         for age, part in enumerate(parts_of(pair.source.config, pair.theirs)):
             for number in _targets(config, pair, age):
                 theirs.setdefault(number, []).append((pair.source, part))
-    parts += [_next_slice(config, index) for index in range(len(parts), max(theirs))]
+    for index in range(len(parts), max(theirs)):  # the slices that a growing filter will make, empty
+        sizing = slice_sizing(config, index)
+        parts.append(Part(sizing.slice(), 0, None, 0, sizing.shard_capacity, slice_share(config, index)))
     before = parts[-1].inserted
     for number in sorted(theirs, reverse=True):
         part, others = parts[number - 1], theirs[number]
@@ -195,12 +196,6 @@ def _expected_parts(session: Session, pairs: Sequence[_Pair], *, exactly: bool) 
             part.fill = yield from fill_of(session, keys, part.slice)
         part.rate = error_rate_from_fill(config.layout, config.k, part.slice.units, part.fill)
     return parts[::-1]
-
-
-def _next_slice(config: Config, index: int) -> Part:
-    """Return the slice that a growing filter will make, empty."""
-    sizing = slice_sizing(config, index)
-    return Part(sizing.slice(), 0, None, 0, sizing.shard_capacity, slice_share(config, index))
 
 
 def _fill_together(rows: Sequence[tuple[Session, ShardKeys, Slice]], *, exactly: bool) -> Flow[float]:
@@ -305,7 +300,7 @@ def _count(session: Session, pair: _Pair, number: int, bits: int, theirs: int) -
     before = items_from_fill(config.layout, config.k, whole.units, max(0.0, fill - bits / (8 * whole.size)))
     after = items_from_fill(config.layout, config.k, whole.units, fill)
     (now,) = yield from read_states(session, [pair.shard])
-    counted = (now.closed_of(ours.name) or now).inserted
+    counted = now.times_of(ours.name).inserted
     yield from _call(session, pair, "count", number, _items_after(after, counted, theirs))
     return after - before
 
@@ -321,12 +316,12 @@ def _items_after(items: float, counted: int, theirs: int) -> int:
 def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[None]:
     """Insert the items that we have forgotten and the source has seen."""
     for digests in (yield from _forgotten(session, shard)):
-        (ages,) = yield from ask_shard(source, shard, functools.partial(_items, "contains", source, shard, digests))
+        ages = yield from _ask_about("contains", source, shard, digests)
         seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age > 0)
         if seen and session.config.retention == "growing":
             yield from grow(session, shard, len(seen) // 16)
         if seen:
-            yield from ask_shard(session, shard, functools.partial(_items, "insert", session, shard, seen))
+            yield from _ask_about("insert", session, shard, seen)
 
 
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
@@ -334,12 +329,12 @@ def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
     size = calls.items_a_call(session.config, len(session.view(shard).slices))
     entries = yield from scanned(session, "ZSCAN", session.keys.shard(shard).forgotten)
     digests = list({digest for digest, _ in entries})
-    return [b"".join(digests[start : start + size]) for start in range(0, len(digests), size)]
+    return [b"".join(some) for some in chunked(digests, size)]
 
 
-def _items(command: str, session: Session, shard: int, digests: bytes) -> Call:
-    keys, view = session.keys.shard(shard), session.view(shard)
-    return calls.items(command, session.config, keys, view, calls.NO_CALL_ID, digests)
+def _ask_about(command: str, session: Session, shard: int, digests: bytes) -> Flow[list[int]]:
+    """Return the answers to a command about items of a shard, under no call id."""
+    return ask_shard(session, shard, lambda: session.call_builder(command, shard).call(calls.NO_CALL_ID, digests))
 
 
 def _call(  # noqa: PLR0913, PLR0917 - the header of the script has as many

@@ -365,8 +365,3 @@ def lease_of(config: Config) -> float:
 def probe(keys: ShardKeys, layout: str = "") -> Call:
     """Build ``probe``; for ``redisbloom`` that of the commands which only this layout needs."""
     return Call(scripts.load("probe", layout), keys.merging[:1], ("list",))
-
-
-def live(keys: ShardKeys, view: View) -> tuple[str, ...]:
-    """Return the keys of the live slices, from oldest to newest."""
-    return tuple(keys.slice(name) for each in view.slices for name in each.names)

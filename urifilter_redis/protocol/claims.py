@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from urifilter_redis.bloom.encoding import unpack
+from urifilter_redis.checks import is_whole
 from urifilter_redis.protocol import scripts
 from urifilter_redis.protocol.calls import Call, SegmentNames, encoded
 from urifilter_redis.protocol.config import Config
@@ -170,7 +171,7 @@ def check_delay(delay: float, most: float = MOST_DELAY) -> float:
 
 def check_limit(limit: int) -> None:
     """Raise ValueError unless ``limit`` is a number of items."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+    if not is_whole(limit, 1):
         raise ValueError(f"limit is a number of items, {RECLAIMED_A_CALL} for example, and not {limit!r}")
 
 

@@ -23,8 +23,9 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.rules import RulesGiven, canonical_rules, sha256_of
-from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, is_whole
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
 from urifilter_redis.bloom.url_parts import BY_PARTS, PARAMETER_LIST
+from urifilter_redis.checks import check_among, check_least, is_whole
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
 from urifilter_redis.protocol.meta import damaged
 
@@ -85,11 +86,11 @@ class Settings(Shape):
     seed: int | str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _among("retention", self.retention, RETENTIONS)
-        _among("normalize", self.normalize, NORMALIZATIONS)
+        check_among("retention", self.retention, RETENTIONS)
+        check_among("normalize", self.normalize, NORMALIZATIONS)
         if self.rules is not None:
             self._fill("rules", canonical_rules(self.rules, self.normalize))
-        _among("hash", self.hash, HASHES)
+        check_among("hash", self.hash, HASHES)
         self._check_time()
         if self.layout == "counting" and self.retention != "forever":
             raise ValueError("layout counting is for retention forever only")
@@ -113,15 +114,14 @@ class Settings(Shape):
                 raise ValueError(f"slices are {least} to {most} for {self.retention}, and not {self.slices!r}")
             self._fill("period", period_of(self.period))
             self._fill("expire_after", self.expire_after or "first-seen")
-            _among("expire_after", self.expire_after, EXPIRE_AFTER)
+            check_among("expire_after", self.expire_after, EXPIRE_AFTER)
         if ring:
             self._fill("write", self.write or "newest")
-            _among("write", self.write, WRITES)
+            check_among("write", self.write, WRITES)
         if self.period_capacity is not None:
             if self.write != "newest":
                 raise ValueError("period_capacity is for retention ring with write newest")
-            if not is_whole(self.period_capacity, 1):
-                raise ValueError(f"period_capacity is a whole number from 1 up and not {self.period_capacity!r}")
+            check_least("period_capacity", self.period_capacity, 1)
 
     def _fill(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -142,11 +142,6 @@ def _not_for_module(settings: Shape) -> str:
         "expire_after last-seen": settings.expire_after == "last-seen",
     }
     return next((what for what, asked in refused.items() if asked), "")
-
-
-def _among(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is one of {', '.join(allowed)} and not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,10 +309,8 @@ class Config(Shape):
         Raises:
             ConfigMismatch: settings differ; the error has each of them.
         """
-        asked = asdict(settings)
-        for name_ in ("shards", "seed", "rules"):
-            if asked[name_] is None:
-                del asked[name_]
+        free = {"shards", "seed", "rules"}
+        asked = {name: value for name, value in asdict(settings).items() if value is not None or name not in free}
         if "rules" in asked:
             asked["rules"] = _or_none(asked["rules"])
         if "seed" in asked:

@@ -111,11 +111,6 @@ class ShardKeys:
         return self.base + "rates"
 
     @property
-    def next(self) -> str:
-        """The key of the bitmap that will be the next today; nothing reads it before that."""
-        return self.slice("today_next")
-
-    @property
     def merging(self) -> tuple[str, str]:
         """The keys of two strings that exist only while the script ``merge`` or ``refill`` runs."""
         return self.base + "merging_1", self.base + "merging_2"
@@ -192,6 +187,11 @@ class FilterKeys:
                 raise IndexError(f"shard {number} of {self.name!r}, which has {self.shards}")
             self._made[number] = ShardKeys(f"{self.prefix}:{{{_spread(self.name, number, self.shards)}}}:")
         return self._made[number]
+
+    @property
+    def all(self) -> list[ShardKeys]:
+        """The keys of each shard, in order."""
+        return [self.shard(number) for number in range(self.shards)]
 
     def shard_of(self, key: str) -> ShardKeys | None:
         """Return the keys of the shard to which ``key`` belongs, whatever its salt; None if it is not this filter's."""

@@ -35,6 +35,11 @@ class View:
     slices: tuple[Slice, ...]
     claims: int = field(default=0, compare=False)
 
+    @property
+    def names(self) -> list[str]:
+        """The ends of the keys of all segments, oldest slice first."""
+        return [name for each in self.slices for name in each.names]
+
     @classmethod
     def from_meta(cls, meta: dict[str, str], name: str) -> View:
         """Read the live slices from a shard's ``meta``; ``name`` is the filter's, for errors.
@@ -73,6 +78,10 @@ class Closed:
     def of(cls, epoch: int, opened: int, closed: int, inserted: int, new: int | None = None) -> Closed:
         """Make one; without ``new`` all items that were written are counted."""
         return cls(epoch, opened, closed, inserted, inserted if new is None else new)
+
+    def entry(self, *, with_new: bool) -> str:
+        """Return its entry in the field ``closed`` of ``meta``; with last-seen that has ``new``, too."""
+        return f"{self.epoch}:{self.opened}:{self.closed}:{self.inserted}" + (f":{self.new}" if with_new else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +207,10 @@ class ShardState:
             return self.closed[-number].epoch
         return self.epoch - number
 
-    def closed_of(self, name: str) -> Closed | None:
-        """Return the times and the item count of a closed live slice; None for today."""
+    def times_of(self, name: str) -> Closed:
+        """Return the times and the item counts of a live slice; today is closed at 0."""
         if name == "today":
-            return None
+            return Closed(self.epoch, self.opened, 0, self.inserted, self.new)
         if name != "history":
             return self.closed[-int(name.removeprefix("history_"))]
         # Rolling: history merges all closed slices, but for history_1 while that is still apart.

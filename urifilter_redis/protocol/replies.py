@@ -42,20 +42,16 @@ def fits(command: Arguments, reply: Any) -> bool:
     return len(reply) >= count and (len(reply) - count) % 3 == 0
 
 
-def _number(_: Arguments, reply: Any) -> bool:
-    return type(reply) is int
+def _of(kind: type) -> Shape:
+    """Return the shape of the replies of a type."""
+    return lambda _, reply: type(reply) is kind
 
 
-def _text(_: Arguments, reply: Any) -> bool:
-    return type(reply) is bytes
+_number, _text, _list = map(_of, (int, bytes, list))
 
 
 def _text_or_none(_: Arguments, reply: Any) -> bool:
     return reply is None or type(reply) is bytes
-
-
-def _list(_: Arguments, reply: Any) -> bool:
-    return type(reply) is list
 
 
 def _texts(_: Arguments, reply: Any) -> bool:

@@ -122,8 +122,7 @@ def shards_by_master(names: Iterable[str], shards: int, masters: int) -> list[in
     """
     firsts, found = first_slots(masters), Counter[int]()
     for name in names:
-        keys = FilterKeys(DEFAULT_PREFIX, name, shards)
-        found.update(bisect(firsts, slot_of(keys.shard(number).meta)) - 1 for number in range(shards))
+        found.update(bisect(firsts, slot_of(keys.meta)) - 1 for keys in FilterKeys(DEFAULT_PREFIX, name, shards).all)
     return [found[master] for master in range(masters)]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -17,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.holdings import Claim, Holdings, Outstanding
+from urifilter_redis.engine.batch import Key
+from urifilter_redis.engine.holdings import Claim, ClaimOptions, Holdings, Outstanding
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
@@ -392,15 +394,13 @@ def flow_of(
         if asked.holder is None and token is not EVERYTHING:
             text = "a release without a holder gives back what others have in flight: name the holder"
             raise Refusal("forbidden", text)
-        return lambda session, key: claims.release(
-            session, given, _holding(session, asked, token), delay=asked.delay, failed=asked.failed, call_key=key
-        )
+        release = functools.partial(claims.options_of_release, delay=asked.delay, failed=asked.failed)
+        return _about_claims(command, asked, token, given, release)
     if isinstance(asked, CommitRequest):
         if asked.holder is None and asked.reason is not None:
             raise Refusal("bad_request", "reason: only a holder rejects items: name the holder")
-        return lambda session, key: claims.commit(
-            session, given, _holding(session, asked, token), reason=asked.reason, call_key=key
-        )
+        commit = functools.partial(claims.options_of_commit, reason=asked.reason)
+        return _about_claims(command, asked, token, given, commit)
     return lambda session, key: items.answer(session, command, given, asked.max_age, call_key=key)
 
 
@@ -443,22 +443,27 @@ def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[
 def _claim(
     asked: ClaimRequest, given: Sequence[Any], token: Token, counts: dict[int, Counts] | None
 ) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
-    payloads = asked.payloads
-    if payloads is None:
-        return lambda session, key: claims.claim(
-            session, _holding(session, asked, token), given, call_key=key, counts=counts
-        )
-    if len(payloads) != len(given):
-        raise Refusal("bad_request", f"payloads: {len(payloads):,} for {len(given):,} items")
-    pairs = list(zip(given, payloads, strict=True))
-    return lambda session, key: claims.claim(
-        session,
-        _holding(session, asked, token),
-        pairs,
-        key=itemgetter(0),
-        payload=itemgetter(1),
-        call_key=key,
-        counts=counts,
+    if asked.payloads is None:
+        options = functools.partial(claims.options_of_claim, objects=given, counts=counts)
+        return _about_claims("claim", asked, token, given, options)
+    if len(asked.payloads) != len(given):
+        raise Refusal("bad_request", f"payloads: {len(asked.payloads):,} for {len(given):,} items")
+    pairs, item, payload = list(zip(given, asked.payloads, strict=True)), itemgetter(0), itemgetter(1)
+    options = functools.partial(claims.options_of_claim, objects=pairs, key=item, payload=payload, counts=counts)
+    return _about_claims("claim", asked, token, pairs, options, item)
+
+
+def _about_claims(  # noqa: PLR0913, PLR0917 - each is a part of the request
+    command: str,
+    asked: ClaimRequest | EndRequest,
+    token: Token,
+    objects: Sequence[Any],
+    options: Callable[[Holding], ClaimOptions],
+    key: Key = None,
+) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
+    """Return the flow of a command about claims, given what makes its options of the holder."""
+    return lambda session, call_key: items.answer(
+        session, command, objects, key=key, call_key=call_key, claim_options=options(_holding(session, asked, token))
     )
 
 

@@ -6,13 +6,13 @@ a document names it. Each later read checks the SHA-256 of each piece.
 
 from __future__ import annotations
 
-import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from urifilter_redis.engine.backend import Backend, Upload
+from urifilter_redis.engine.queries import chunked
 from urifilter_redis.engine.steps import Flow, Work
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError
 from urifilter_redis.storage.documents import PIECE, Checkpoint, Content, Piece, piece_spans
@@ -48,7 +48,7 @@ class Writer:
             return
         if self._upload is None:
             self._upload = self._backend.upload(self._name, self.blob)
-        packed = yield Work("pack", functools.partial(pack_all, pieces))
+        packed = yield Work("pack", lambda: list(map(pack, pieces)))
         self._pieces += map(Piece.of, pieces, packed)
         yield from self._upload.write(b"".join(packed))
 
@@ -90,16 +90,9 @@ class Writer:
             yield from self._upload.abandon()
 
 
-def _cut(data: bytes) -> Iterator[list[bytes]]:
+def _cut(data: bytes) -> Iterator[Sequence[bytes]]:
     """Cut bytes into pieces; yield lists of at most ``PIECES_AT_ONCE`` pieces."""
-    pieces = [data[offset : offset + length] for offset, length in piece_spans(len(data))]
-    for first in range(0, len(pieces), PIECES_AT_ONCE):
-        yield pieces[first : first + PIECES_AT_ONCE]
-
-
-def pack_all(pieces: Sequence[bytes]) -> list[bytes]:
-    """Pack each piece."""
-    return [pack(piece) for piece in pieces]
+    return chunked([data[at : at + length] for at, length in piece_spans(len(data))], PIECES_AT_ONCE)
 
 
 def read_pieces(backend: Backend, name: str, content: Content, first: int, last: int) -> Flow[list[bytes]]:

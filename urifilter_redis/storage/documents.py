@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,16 +43,18 @@ _NUMBER = "(?:0|[1-9][0-9]{0,14})"
 _SLICE = f"[a-z0-9_]+:{_NUMBER}:{_NUMBER}:{_NUMBER}"
 _CLOSED = f"{_NUMBER}:{_NUMBER}:{_NUMBER}:{_NUMBER}(?::{_NUMBER})?"
 
-#: The fields that each shard's state has.
+#: The fields that a manifest has of its filter's configuration.
+_OF_FILTER = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
+
+#: The fields of a shard's state that a checkpoint saves, and those of them that each state has.
+STATE = (
+    "created", "epoch", "phase", "token", "pieces", "late", "opened", "written", "inserted", "new", "limit", "closed",
+    "oldest", "slices", "changed", "claims", "claimed", "rejected",
+)  # fmt: skip
 _NEEDED = {"created", "epoch", "phase", "opened", "inserted", "oldest", "slices"}
 
-_NUMBERS = (
-    "created", "epoch", "opened", "written", "inserted", "new", "oldest", "pieces", "limit", "changed", "claims",
-    "claimed", "rejected",
-)  # fmt: skip
-
 #: The pattern of each field of a shard's state.
-_STATE = dict.fromkeys(_NUMBERS, re.compile(_NUMBER)) | {
+_FORMS = dict.fromkeys(STATE, re.compile(_NUMBER)) | {
     "phase": re.compile("idle|rotating"),
     "token": re.compile("[0-9a-f]{0,32}"),
     "late": re.compile("1"),
@@ -61,6 +63,8 @@ _STATE = dict.fromkeys(_NUMBERS, re.compile(_NUMBER)) | {
 }
 
 D = TypeVar("D", bound="DataclassInstance")
+
+_hints = cache(typing.get_type_hints)
 
 
 def dump(document: DataclassInstance, note: int = 0) -> bytes:
@@ -143,11 +147,6 @@ def _build(kind: Any, value: Any, what: str) -> Any:
     return value
 
 
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def piece_spans(size: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each piece of a bitmap of ``size`` bytes."""
     for offset in range(0, size, PIECE):
@@ -207,6 +206,11 @@ class Content:
         """The bytes of all pieces, unpacked."""
         return sum(piece.length for piece in self.pieces)
 
+    @property
+    def packed(self) -> int:
+        """The bytes of all pieces in the archive: of the whole blob."""
+        return sum(piece.packed for piece in self.pieces)
+
     def spans(self) -> list[tuple[int, int]]:
         """Return (offset, length) of each packed piece in the blob."""
         spans, offset = [], 0
@@ -236,8 +240,8 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
+class _OfShard:
+    """What a document about a shard begins with.
 
     Attributes:
         format: always ``FORMAT``.
@@ -245,6 +249,20 @@ class Manifest:
         uid: the filter's uid.
         shard: the shard's number, from 0.
         shards: the number of shards.
+    """
+
+    format: int
+    filter: str
+    uid: str
+    shard: int
+    shards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(_OfShard):
+    """The description of an archived bitmap. ``layout``, ``k``, ``hash`` … ``retention`` are the filter's settings.
+
+    Attributes:
         epoch: the epoch in which the slice was today; of rolling's history: the shard's epoch.
         kind: ``slice`` (a closed slice: the pieces of all bitmaps of its row) or ``checkpoint`` (one bitmap).
         name: the name of the live slice: ``today``, ``history_1`` …
@@ -259,11 +277,6 @@ class Manifest:
         content: the pieces of the bitmap.
     """
 
-    format: int
-    filter: str
-    uid: str
-    shard: int
-    shards: int
     epoch: int
     kind: str
     name: str
@@ -289,10 +302,9 @@ class Manifest:
         number: int = 0, content: Content,
     ) -> Manifest:  # fmt: skip
         """Describe a bitmap of a live slice of a shard."""
-        closed = state.closed_of(slice_.name)
-        same = {field.name for field in fields(cls)} & {field.name for field in fields(config)} - {"units"}
+        times = state.times_of(slice_.name)
         return cls(
-            **{field: getattr(config, field) for field in same},
+            **{field: getattr(config, field) for field in _OF_FILTER},
             format=FORMAT,
             filter=name,
             shard=shard,
@@ -303,9 +315,9 @@ class Manifest:
             number=number,
             units=slice_.units,
             size=slice_.size,
-            opened=closed.opened if closed else state.opened,
-            closed=closed.closed if closed else 0,
-            inserted=closed.inserted if closed else state.inserted,
+            opened=times.opened,
+            closed=times.closed,
+            inserted=times.inserted,
             compression="by piece",
             content=content,
         )
@@ -318,8 +330,7 @@ class Manifest:
         Raises:
             ArchiveCorrupt: a field differs; the error names it.
         """
-        same = ("uid", "shards", "layout", "k", "hash", "seed", "normalize", "retention")
-        wanted = {field: getattr(config, field) for field in same}
+        wanted = {field: getattr(config, field) for field in _OF_FILTER}
         wanted |= {"units": slice_.units, "size": slice_.size, "shard": shard, "epoch": epoch, "kind": kind}
         wanted["segment"] = segment
         differs = [field for field, value in wanted.items() if getattr(self, field) != value]
@@ -334,15 +345,10 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(_OfShard):
     """A copy of a shard, made while inserts went on. It has all items that were inserted before it began.
 
     Attributes:
-        format: always ``FORMAT``.
-        filter: the filter's name.
-        uid: the filter's uid.
-        shard: the shard's number, from 0.
-        shards: the number of shards.
         number: the checkpoint's number; it goes up with every checkpoint of the shard.
         begun: when the checkpoint began, server time in ms.
         state: the fields of the shard's meta that change.
@@ -353,11 +359,6 @@ class Checkpoint:
         config: the filter's configuration, from which a damaged registration is made again; None: it is not known.
     """
 
-    format: int
-    filter: str
-    uid: str
-    shard: int
-    shards: int
     number: int
     begun: int
     state: dict[str, str]
@@ -400,9 +401,8 @@ class Checkpoint:
             ArchiveCorrupt: a field differs or is impossible; the error names it.
         """
         what = f"checkpoint {self.number}, shard {shard},"
-        same = (self.uid, self.shard, self.shards) == (config.uid, shard, config.shards)
-        if self.config is not None and self.config.uid != config.uid:
-            same = False
+        own = config if self.config is None else self.config
+        same = (self.uid, own.uid, self.shard, self.shards) == (config.uid, config.uid, shard, config.shards)
         if not same or not 1 <= self.number <= MOST // 2 or self.begun < 1:
             raise ArchiveCorrupt(f"{what} is of another filter or shard")
         if list(self.records) != list(KINDS):
@@ -423,7 +423,7 @@ class Checkpoint:
 
     def _checked_state(self, config: Config, what: str) -> ShardState:
         """Return the state; raise ArchiveCorrupt unless the scripts can have written each field."""
-        wrong = [name for name, text in self.state.items() if name not in _STATE or not _STATE[name].fullmatch(text)]
+        wrong = [name for name, text in self.state.items() if name not in _FORMS or not _FORMS[name].fullmatch(text)]
         if wrong or not set(self.state) >= _NEEDED:
             raise ArchiveCorrupt(f"{what} has a state that cannot be: {', '.join(wrong) or 'fields are missing'}")
         state = self.shard_state()

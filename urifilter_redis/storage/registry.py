@@ -91,7 +91,7 @@ def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, 
     """
     document = Registration(format=FORMAT, filter=name, created=time.time(), config=config)
     while True:
-        _, found = yield from read_registration(backend, name)
+        found = (yield from find_registration(backend, name)).registration
         if found is not None and not found.dropped:
             return found.config, False
         if found is not None:
@@ -166,9 +166,10 @@ def _check_owner(backend: Backend, key: Key) -> Flow[None]:
 
 def note_complete(backend: Backend, name: str) -> Flow[None]:
     """Note that every shard has a checkpoint. From then on a shard without one counts as damaged."""
-    text, found = yield from read_registration(backend, name)
-    if found is not None and not found.dropped and not is_complete(text):
-        yield from backend.swap(Key(name), text, documents.dump(found, _COMPLETE))
+    known = yield from find_registration(backend, name)
+    found = known.registration
+    if found is not None and not found.dropped and not is_complete(known.text):
+        yield from backend.swap(Key(name), known.text, documents.dump(found, _COMPLETE))
 
 
 def is_complete(text: bytes | None) -> bool:
@@ -185,7 +186,8 @@ def unregister(backend: Backend, name: str, uid: str) -> Flow[bool]:
         uid: the filter's uid. A filter of another uid that is registered by now stays. Empty: remove the documents
             of this name that have no registration.
     """
-    text, found = yield from read_registration(backend, name)
+    known = yield from find_registration(backend, name)
+    text, found = known.text, known.registration
     if found is None:
         return (yield from _remove_all(backend, name, uid, None))
     if found.config.uid != uid:
@@ -218,16 +220,6 @@ def _remove_all(backend: Backend, name: str, uid: str, registration: bytes | Non
     return bool(keys)
 
 
-def read_registration(backend: Backend, name: str) -> Flow[tuple[bytes | None, Registration | None]]:
-    """Return the text of a name's registration, and the registration; both None if there is none.
-
-    Raises:
-        ArchiveCorrupt: the registration is damaged, and no checkpoint has it.
-    """
-    found = yield from find_registration(backend, name)
-    return found.text, found.registration
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """What was found of a registration.
@@ -246,7 +238,11 @@ class Found:
 
 
 def find_registration(backend: Backend, name: str) -> Flow[Found]:
-    """Find the registration of a name, without writing anything. Raises as ``read_registration``."""
+    """Find the registration of a name, without writing anything.
+
+    Raises:
+        ArchiveCorrupt: the registration is damaged, and no checkpoint has it.
+    """
     text, problem = yield from read_to_replace(backend, Key(name))
     if text is None:
         return Found(None, None)

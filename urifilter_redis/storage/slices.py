@@ -7,7 +7,6 @@ epoch and the rotation's token are the fence of each write in Redis.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,9 +18,9 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveMissing, RotationConfl
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.meta import ShardState
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer, as_numbers, pack_all, read_pieces
+from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer, as_numbers, read_pieces
 from urifilter_redis.storage.documents import Content, Manifest, Piece, is_blob_of
-from urifilter_redis.storage.packing import unpack
+from urifilter_redis.storage.packing import pack, unpack
 from urifilter_redis.storage.registry import check_registered, publish, require_archive
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class _RedisWriter:
         packed = yield from self._read(fields)
         new = [n for n, data in enumerate(packed) if not _holds(data, pieces[n])]
         if new:
-            made = yield Work("pack", functools.partial(pack_all, [pieces[n] for n in new]))
+            made = yield Work("pack", lambda: [pack(pieces[n]) for n in new])
             yield from self._store({fields[n]: data for n, data in zip(new, made, strict=True)})
             packed = yield from self._read(fields)
         found = list(map(Piece.of, pieces, packed))

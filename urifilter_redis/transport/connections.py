@@ -21,6 +21,7 @@ from urifilter_redis.engine.topology import GIVEN, Duty, Part, Routes, search
 from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.transport.endpoints import Endpoint
+from urifilter_redis.transport.loops import lent
 from urifilter_redis.transport.sentinels import HELD, POLL, SentinelEvents
 from urifilter_redis.transport.servers import AsyncServer, Sending, Server
 from urifilter_redis.transport.url import READS, Packed
@@ -260,10 +261,10 @@ class AsyncConnector(_BaseConnector[AsyncServer]):
 
     def _make(self, node: str, *, sentinel: bool) -> AsyncServer:
         endpoint, given = self._endpoint, node == GIVEN
-        make = functools.partial(endpoint.pool, node, sentinel=sentinel)
+        pool = functools.partial(endpoint.pool, node, sentinel=sentinel)
+        make = lent(pool()) if given and endpoint.is_one_client else pool  # the client's connections are for one loop
         unsent = functools.partial(endpoint.unsent, node)
-        theirs = endpoint.pool() if given and endpoint.is_one_client else None
-        return AsyncServer(make, self.patience, unsent, reached=not given or endpoint.embedded, theirs=theirs)
+        return AsyncServer(make, self.patience, unsent, reached=not given or endpoint.embedded)
 
     async def close(self) -> None:
         """Close what was opened in this loop; a client that the caller gave stays open."""

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -74,8 +73,8 @@ def has_usable_data_dir() -> bool:
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
 
 
-def acquire(data_dir: Path | None = None) -> EmbeddedServer:
-    """Join the embedded server with its data in a folder (None: ``default_data_dir()``); return once it answers.
+def acquire() -> EmbeddedServer:
+    """Join the embedded server with its data in ``default_data_dir()``; return once it answers.
 
     The server is started if it does not run.
 
@@ -84,7 +83,7 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
     """
     program, which = _program(), "a folder of this user"
     try:
-        data_dir = (data_dir or default_data_dir()).absolute()
+        data_dir = default_data_dir().absolute()
         which = f"the folder {data_dir}"
         data_dir.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         return EmbeddedServer(program, data_dir, _run_dir(data_dir))
@@ -94,7 +93,7 @@ def acquire(data_dir: Path | None = None) -> EmbeddedServer:
 
 
 class EmbeddedServer:
-    """One use of the embedded server, until it is closed or this process ends; a context manager.
+    """One use of the embedded server, until it is closed or this process ends.
 
     Attributes:
         data_dir: the folder of the server's data.
@@ -133,12 +132,6 @@ class EmbeddedServer:
         held, self._held = self._held, None
         if held is not None:
             os.close(held)  # not unlocked, because a forked child may use the server on
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _join(self) -> None:
         end = time.monotonic() + START_PATIENCE

@@ -17,6 +17,7 @@ import redis.asyncio.retry
 import redis.retry
 from redis.backoff import NoBackoff
 
+from urifilter_redis.checks import check_least
 from urifilter_redis.engine.steps import Timeouts
 from urifilter_redis.engine.topology import GIVEN, Routes, Service
 from urifilter_redis.protocol.outcomes import Unsent
@@ -217,8 +218,7 @@ class Endpoint:
 
 
 def _checked_options(wait_replicas: int, reads: str) -> tuple[int, str]:
-    if isinstance(wait_replicas, bool) or not isinstance(wait_replicas, int) or wait_replicas < 0:
-        raise ValueError(f"wait_replicas is a whole number from 0 up and not {wait_replicas!r}")
+    check_least("wait_replicas", wait_replicas, 0)
     if reads not in READS:
         raise ValueError(f"reads is {' or '.join(READS)} and not {reads!r}")
     return wait_replicas, reads
@@ -295,8 +295,7 @@ def _checked_connections(given: object, connections: int | None) -> int:
         return CONNECTIONS
     if not isinstance(given, Address):
         raise TypeError("connections is for a server's address: a client that is given has its own max_connections")
-    if isinstance(connections, bool) or not isinstance(connections, int) or connections < 1:
-        raise ValueError(f"connections is a whole number from 1 up and not {connections!r}")
+    check_least("connections", connections, 1)
     return connections
 
 

@@ -89,14 +89,14 @@ class PerLoop(Generic[T]):
             self._kept.pop(loop, None)
 
 
-def lent(client: Any, named: str) -> Callable[[], Any]:
+def lent(client: Any) -> Callable[[], Any]:
     """Return a ``make`` for a client that the caller made, and that is for one loop."""
     once = iter([client])
 
     def make() -> Any:
         for each in once:
             return each
-        text = f"{named} belongs to another event loop or process: open the filter anew here, with one of its own"
-        raise UriFilterError(f"{text}, or by the server's address")
+        text = "the redis.asyncio.Redis that was given belongs to another event loop or process: open the filter anew"
+        raise UriFilterError(f"{text} here, with one of its own, or by the server's address")
 
     return make

@@ -17,7 +17,7 @@ from urifilter_redis.protocol.calls import Arguments
 from urifilter_redis.protocol.outcomes import Unanswered, Unsent, nonsense
 from urifilter_redis.protocol.replies import fits
 from urifilter_redis.transport.endpoints import IMPOSSIBLE
-from urifilter_redis.transport.loops import PerLoop, lent
+from urifilter_redis.transport.loops import PerLoop
 from urifilter_redis.transport.pool import Pool, Waiter
 
 # What redis-py raises for an error reply. But for ResponseError it closes the connection then.
@@ -243,27 +243,17 @@ class Server:
 class AsyncServer:
     """Sends pipelines to one server, awaited; each event loop and process has connections of its own.
 
-    Tasks wait for a free connection in the order in which they come. The arguments are those of ``Server``, and
-    ``theirs``: the connections that a given client leads to, which are for one loop; None: none was given.
+    Tasks wait for a free connection in the order in which they come. The arguments are those of ``Server``.
 
     Attributes:
         pools: the connections of each loop.
     """
 
     def __init__(
-        self,
-        make: Callable[[], Pool],
-        patience: float,
-        unsent: Callable[..., Unsent],
-        *,
-        reached: bool = True,
-        theirs: Pool | None = None,
+        self, make: Callable[[], Pool], patience: float, unsent: Callable[..., Unsent], *, reached: bool = True
     ) -> None:
         self._patience, self._unsent, self._reached = patience, unsent, reached
-        if theirs is None:
-            self.pools = PerLoop(make, Pool.close_async)
-        else:
-            self.pools = PerLoop(lent(theirs, "the redis.asyncio.Redis that was given"), Pool.close_async)
+        self.pools = PerLoop(make, Pool.close_async)
 
     async def send(self, commands: Sequence[Arguments], meanwhile: Meanwhile | None = None) -> list[Any]:
         """Send a pipeline once; return an outcome a command (see ``steps.Send``)."""

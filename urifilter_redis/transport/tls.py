@@ -44,55 +44,49 @@ OPTIONS = (
 
 _VERIFY = "CERTIFICATE_VERIFY_FAILED"
 
-# The texts of failures of TLS, whether another attempt would certainly fail too, and the advice. The first one counts.
-_WORDS: tuple[tuple[str, bool, str], ...] = (
-    ("KEY_VALUES_MISMATCH", True, "ssl_keyfile is not the key of ssl_certfile"),
+# The texts of failures of TLS with the advice for each; after one of the first, another attempt would certainly fail,
+# too. The first one that fits counts.
+_CERTAIN = (
+    ("KEY_VALUES_MISMATCH", "ssl_keyfile is not the key of ssl_certfile"),
     (
         "NO_CERTIFICATE_OR_CRL_FOUND|NO_START_LINE|PEM lib|(?i:bad.decrypt|bad.password)",
-        True,
         "a file of the ssl_ options has no certificate or no key, or ssl_password is not the key's password",
     ),
-    ("No cipher can be selected", True, "ssl_ciphers names no cipher that this OpenSSL knows"),
+    ("No cipher can be selected", "ssl_ciphers names no cipher that this OpenSSL knows"),
     (
         f"{_VERIFY}.*(Hostname|IP address) mismatch",
-        True,
         "the server's certificate is for other hosts: use a name for which it was made",
     ),
     (
         f"{_VERIFY}.*(expired|not yet valid)",
-        True,
         "the server's certificate is out of date: renew it, or set this machine's clock right",
     ),
-    (_VERIFY, True, "this machine does not know the CA of the server's certificate: name its file by ssl_ca_certs="),
-    ("ALERT_CERTIFICATE_EXPIRED", True, "the client's certificate (ssl_certfile) is out of date: renew it"),
+    (_VERIFY, "this machine does not know the CA of the server's certificate: name its file by ssl_ca_certs="),
+    ("ALERT_CERTIFICATE_EXPIRED", "the client's certificate (ssl_certfile) is out of date: renew it"),
     (
         "ALERT_CERTIFICATE_REQUIRED|ALERT_HANDSHAKE_FAILURE",
-        True,
         "the server wants a client's certificate: give ssl_certfile= and ssl_keyfile=",
     ),
     (
         "ALERT_(UNKNOWN_CA|BAD_CERTIFICATE|CERTIFICATE_UNKNOWN|UNSUPPORTED_CERTIFICATE|DECRYPT_ERROR)",
-        True,
         "the server does not accept the client's certificate (ssl_certfile): it wants one of a CA that it knows",
     ),
     (
         "UNSUPPORTED_PROTOCOL|ALERT_PROTOCOL_VERSION|NO_PROTOCOLS_AVAILABLE",
-        True,
         "the server and this machine have no version of TLS in common: see ssl_min_version",
     ),
     (
         "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE",
-        True,
         "the server does not speak TLS at this port: give the number of its tls-port",
     ),
+)
+_PASSING = (
     (
         "Timeout connecting|handshake operation timed out",
-        False,
         "no TLS connection in time: does the server speak TLS at this port?",
     ),
     (
         "EOF occurred|Broken pipe|Connection reset|Connection lost|closed by server",
-        False,
         "the server broke the connection off: it may want another client's certificate (ssl_certfile=, ssl_keyfile=)",
     ),
 )
@@ -165,9 +159,10 @@ def _advice(error: Exception, text: str, url: str) -> tuple[str, bool]:
         unread = [f"{name}: {why}" for name, path in given if (why := _unread(path, name))]
         if unread:
             return f"a file of the address cannot be read: {'; '.join(unread)}", True
-    for pattern, certain, advice in _WORDS:
-        if re.search(pattern, text, re.DOTALL):
-            return advice, certain
+    for words in (_CERTAIN, _PASSING):
+        for pattern, advice in words:
+            if re.search(pattern, text, re.DOTALL):
+                return advice, words is _CERTAIN
     return "", False
 
 
