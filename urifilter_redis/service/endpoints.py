@@ -46,13 +46,11 @@ from urifilter_redis.service.dashboard import Dashboard
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import Filters, connect
 from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.metrics import read_gauges
 from urifilter_redis.service.middleware import COMMAND, COUNTS
 from urifilter_redis.service.requests import check_items, header, headers_of, parse, query, read, receive, tokens_in
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import ServiceSettings
 from urifilter_redis.service.tokens import EVERYTHING, Token, bound
-from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
     OfClaims: TypeAlias = Claim | InFlight | DeadLetter
@@ -323,8 +321,8 @@ class Service(Admission):
     async def metrics(self, request: Request) -> Response:
         """Answer the metrics of all workers and filters to a token of all filters."""
         self._check_all(request, "metrics are")
-        usage = UsageGauges(self.usage.told(), [each.name for each in self._tokens])
-        gauges = await read_gauges(self.filters)
+        usage = metrics.UsageGauges(self.usage.told(), [each.name for each in self._tokens])
+        gauges = await metrics.read_gauges(self.filters)
         metrics.note_load(self.filters.queued)
         return Response(metrics.exposed(gauges, usage), media_type=metrics.CONTENT_TYPE)
 
