@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.holdings import Claim, Holdings, Outstanding
+from urifilter_redis.engine.holdings import Claim, Holdings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
@@ -76,48 +77,42 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class Service(Admission):
-    """The state of one worker, and its endpoints."""
+    """The state of one worker, and its endpoints.
+
+    Attributes:
+        filters: the filters, while the application runs.
+        dashboard: the page's data, likewise.
+    """
+
+    filters: Filters
+    dashboard: Dashboard
 
     def __init__(self, settings: ServiceSettings) -> None:
         super().__init__(settings)
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
-        self._filters: Filters | None = None
-        self._dashboard: Dashboard | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
-        self._filters = await connect(self.settings, metrics.note_script_error)
-        self._dashboard = Dashboard(self._filters, self.settings.workers)
+        self.filters = await connect(self.settings, metrics.note_script_error)
+        self.dashboard = Dashboard(self.filters, self.settings.workers)
         tasks = [
             asyncio.create_task(self._open_all()),
             asyncio.create_task(self.usage.keep_sharing()),
             asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
+            asyncio.create_task(self.dashboard.sampler.run()),
         ]
         try:
-            async with self._dashboard.sampling():
-                yield
+            yield
         finally:
             for task in tasks:
                 task.cancel()
             self.usage.share()
-            await self._filters.close()
-
-    @property
-    def filters(self) -> Filters:
-        """The filters, while the application runs."""
-        assert self._filters is not None  # noqa: S101 - see lifespan
-        return self._filters
-
-    @property
-    def dashboard(self) -> Dashboard:
-        """The page's data, while the application runs."""
-        assert self._dashboard is not None  # noqa: S101 - likewise
-        return self._dashboard
+            await self.filters.close()
 
     def knows(self, filter_name: str) -> bool:
         """Whether there is such a filter, as far as this worker knows."""
-        return self._filters is not None and self._filters.knows(filter_name)
+        return self.filters.knows(filter_name)
 
     async def _open_all(self) -> None:
         seldom = Seldom()
@@ -152,7 +147,6 @@ class Service(Admission):
 
     async def command(self, request: Request, name: str, command: str, kind: type[OfItems]) -> Response:
         """Do a command about items, with a body of some kind; answer a value for each."""
-        request.scope[COMMAND] = command
         token = self.whose(request)
         asked = await read(request, kind, self.settings.limits)
         given = items_in(asked)
@@ -173,7 +167,6 @@ class Service(Admission):
 
     async def reclaim(self, request: Request, name: str) -> Response:
         """Claim what dead holders had and what is due again; answer it."""
-        request.scope[COMMAND] = "reclaim"
         token = self.whose(request)
         asked = await read(request, ReclaimRequest, self.settings.limits)
         async with self.allowed(token, name, writes=True):
@@ -183,11 +176,12 @@ class Service(Admission):
 
     async def beat(self, request: Request, name: str) -> Response:
         """Keep what a holder has in flight; answer how many items these are."""
-        request.scope[COMMAND] = "beat"
         token = self.whose(request)
         asked = await read(request, BeatRequest, self.settings.limits)
         async with self.allowed(token, name, writes=True):
-            in_flight = await self._run(name, beat(asked, token))
+            in_flight = await self._run(
+                name, lambda session: reclaim.beat_all(session, _holding(session, asked, token))
+            )
         request.scope[COUNTS] = {"filter": name, "items": in_flight}
         return Answer({"filter": name, "in_flight": in_flight})
 
@@ -200,7 +194,6 @@ class Service(Admission):
         return await self._listed(request, name, "dead_letters", dead_letters.dead_letters_page, ("at", "reason"))
 
     async def _listed(self, request: Request, name: str, command: str, page: Lists, more: tuple[str, ...]) -> Response:
-        request.scope[COMMAND] = command
         token = self.whose(request)
         asked = query(request, ClaimsQuery)
         async with self.allowed(token, name, writes=True):
@@ -212,7 +205,6 @@ class Service(Admission):
 
     async def retry_dead_letters(self, request: Request, name: str) -> Response:
         """Offer the dead letters once more; answer which items, if the request names some, and how many."""
-        request.scope[COMMAND] = "retry_dead_letters"
         token = self.whose(request)
         asked = await read(request, RetryRequest, self.settings.limits)
         if asked.items is None and asked.base64:
@@ -267,7 +259,6 @@ class Service(Admission):
 
     async def info(self, request: Request, name: str) -> Response:
         """Answer the state of a filter."""
-        request.scope[COMMAND] = "info"
         async with self.allowed(self.whose(request), name, writes=False):
             measured = await self.filters.measured(name)
         request.scope[COUNTS] = {"filter": name}
@@ -290,7 +281,6 @@ class Service(Admission):
 
     async def detail(self, request: Request, name: str) -> Response:
         """Answer the state of a filter, its problems, and its plots."""
-        request.scope[COMMAND] = "detail"
         token = self.whose(request)
         async with self.allowed(token, name, writes=False):
             return Answer(await self.dashboard.detail(token, name))
@@ -412,14 +402,10 @@ def take(asked: ReclaimRequest, token: Token, key: CallKey | None) -> Callable[[
             found = yield from reclaim.reclaim_round(session, holdings, reclaim.Round(asked.limit, key))
         else:
             yield from reclaim.outstanding(session, holdings)
-        return content_of(found, None if holdings.partial else holdings.outstanding())
+        others = None if holdings.partial else asdict(holdings.outstanding())
+        return {"claims": list(map(_with_counts, found)), "total": len(found), "outstanding": others}
 
     return flow
-
-
-def beat(asked: BeatRequest, token: Token) -> Callable[[Session], Flow[int]]:
-    """Return the flow that beats in all shards; it returns how many items the holder has."""
-    return lambda session: reclaim.beat_all(session, _holding(session, asked, token))
 
 
 def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[str, int]]:
@@ -429,13 +415,6 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
         for index, (failures, lapses) in sorted(counts.items())
         if answers[index] == 0
     ]
-
-
-def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
-    """Return the answer to a request that claims items."""
-    taken = list(map(_with_counts, found))
-    others = None if outstanding is None else {"others": outstanding.others, "due": outstanding.due}
-    return {"claims": taken, "total": len(taken), "outstanding": others}
 
 
 def _claim(
