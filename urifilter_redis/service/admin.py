@@ -81,10 +81,8 @@ async def _acknowledge(filters: Filters, name: str, _: AcknowledgeRequest) -> di
 
 
 async def _unite(filters: Filters, name: str, asked: UnionRequest) -> dict[str, Any]:
-    def flow(session: Session) -> Flow[int]:
-        return union(session, asked.sources, over_capacity=asked.over_capacity)
-
-    return {"added": await filters.run(name, flow)}
+    added = await filters.run(name, lambda session: union(session, asked.sources, over_capacity=asked.over_capacity))
+    return {"added": added}
 
 
 async def _drop(filters: Filters, name: str, asked: DropRequest) -> dict[str, Any]:

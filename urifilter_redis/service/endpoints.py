@@ -375,7 +375,15 @@ def flow_of(
         Refusal: the payloads are not as many as the items, or a release names no holder and the service has tokens.
     """
     if isinstance(asked, ClaimRequest):
-        return _claim(asked, given, token, counts)
+        payloads, objects, more = asked.payloads, given, dict[str, Any]()
+        if payloads is not None:
+            if len(payloads) != len(given):
+                raise Refusal("bad_request", f"payloads: {len(payloads):,} for {len(given):,} items")
+            objects = list(zip(given, payloads, strict=True))
+            more = {"key": itemgetter(0), "payload": itemgetter(1)}
+        return lambda session, key: claims.claim(
+            session, _holding(session, asked, token), objects, call_key=key, counts=counts, **more
+        )
     if isinstance(asked, ReleaseRequest):
         if asked.holder is None and token is not EVERYTHING:
             text = "a release without a holder gives back what others have in flight: name the holder"
@@ -415,28 +423,6 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
         for index, (failures, lapses) in sorted(counts.items())
         if answers[index] == 0
     ]
-
-
-def _claim(
-    asked: ClaimRequest, given: Sequence[Any], token: Token, counts: dict[int, Counts] | None
-) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
-    payloads = asked.payloads
-    if payloads is None:
-        return lambda session, key: claims.claim(
-            session, _holding(session, asked, token), given, call_key=key, counts=counts
-        )
-    if len(payloads) != len(given):
-        raise Refusal("bad_request", f"payloads: {len(payloads):,} for {len(given):,} items")
-    pairs = list(zip(given, payloads, strict=True))
-    return lambda session, key: claims.claim(
-        session,
-        _holding(session, asked, token),
-        pairs,
-        key=itemgetter(0),
-        payload=itemgetter(1),
-        call_key=key,
-        counts=counts,
-    )
 
 
 def _holding(
