@@ -91,8 +91,7 @@ class Reclaiming:
 
     def _request_of(self, claim: Claim) -> Request | None:
         """Return the request of a claim; None if it is rejected or parked."""
-        spider = self._crawl.crawler.spider
-        assert spider is not None  # noqa: S101 - it is idle
+        spider = self._crawl.spider
         try:
             if (whole := self._crawl.outcomes.whole.get(claim.item)) is not None:
                 name, url = spider.name, whole.url
