@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from typing import Any
 
 from scrapy import Request, Spider
 
 from urifilter_redis.protocol.claims import InFlight
 from urifilter_redis.scrapy.crawl import Crawl
-from urifilter_redis.scrapy.payloads import kept_of, named, to_request
+from urifilter_redis.scrapy.payloads import kept_of, to_request
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +102,10 @@ class Keeping:
             self._crawl.stats.inc_value("urifilter/url_only")
         return text
 
-    def _request(self, each: InFlight) -> Any:
+    def _request(self, each: InFlight) -> Request | None:
         """Return the request that was kept; None if it cannot be read: it stays where it is."""
         try:
-            name, _ = named(each.payload)
-            return to_request(each.payload, self._crawl.spider) if name == self._crawl.spider.name else None
+            return to_request(each.payload, self._crawl.spider)
         except ValueError as error:
             self._crawl.stats.inc_value("urifilter/unreadable")
             logger.warning("%s was kept by an earlier crawl, and cannot be fetched: %s", each.item, error)
