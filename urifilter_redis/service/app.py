@@ -29,7 +29,6 @@ from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.middleware import CODE, COMMAND, ROUTE, Middleware
 from urifilter_redis.service.openapi import document, path_of
 from urifilter_redis.service.responses import Answer
-from urifilter_redis.service.settings import ServiceSettings
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -49,13 +48,8 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(settings: ServiceSettings) -> ASGIApp:
-    """Make the application of one worker; its filters are made or opened when it starts."""
-    return make_app_of(Service(settings))
-
-
-def make_app_of(service: Service) -> ASGIApp:
-    """Make the application of a service, whose settings may change meanwhile."""
+def make_app(service: Service) -> ASGIApp:
+    """Make the application of one worker, whose filters are made or opened when it starts; settings may change."""
     return Middleware(router_of(service), settings=lambda: service.settings, refuse=service.usage.refuse)
 
 

@@ -176,7 +176,7 @@ class Filters:
 
     async def in_redis(self) -> set[str]:
         """Return the names of the filters in Redis, and of those of the settings."""
-        return {*await drive_async(lifecycle.names(self._server), self._connector), *self.wanted}
+        return {*await self.of_server(lifecycle.names), *self.wanted}
 
     async def in_archive(self) -> set[str]:
         """Return the names of the filters in the archive."""

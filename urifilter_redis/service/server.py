@@ -232,7 +232,7 @@ def _application(
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    from urifilter_redis.service.app import make_app_of  # noqa: PLC0415 - metrics look for their folder when imported
+    from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
     from urifilter_redis.service.endpoints import Service  # noqa: PLC0415 - likewise
 
     Protocol.head_seconds = settings.limits.seconds
@@ -246,7 +246,7 @@ def _application(
                 loop.call_soon_threadsafe(service.renew, new)
 
     on_hangup(hang_up)
-    return make_app_of(service)
+    return make_app(service)
 
 
 def _end_with(parent: BaseProcess) -> None:
