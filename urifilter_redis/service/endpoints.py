@@ -425,9 +425,7 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
     ]
 
 
-def _holding(
-    session: Session, asked: ClaimRequest | EndRequest | ReclaimRequest | BeatRequest, token: Token
-) -> Holding:
+def _holding(session: Session, asked: ClaimRequest | EndRequest | BeatRequest, token: Token) -> Holding:
     """Return the holder of a request in the terms of the scripts; see ``tokens.bound``."""
     if asked.holder is None:
         return NO_HOLDER

@@ -17,7 +17,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -86,8 +86,14 @@ _SHARDS = "shards"
 #: Beside the gauges that are kept: when their reading began, by the monotonic clock, which is the same for all workers.
 _BEGAN = "began"
 
-#: The beginning of their names.
+#: The beginning of the names of a filter's gauges.
 _OF_FILTER = "urifilter_filter_"
+
+
+def _of_claims(figure: str) -> Callable[[Measured], Any]:
+    """Return a function that reads a figure of a filter's claims, None if nobody has claimed."""
+    return lambda m: m.info.claims and getattr(m.info.claims, figure)
+
 
 #: Gauges of a filter: name behind ``_OF_FILTER``, help, and the value, None for none.
 _GAUGES = (
@@ -129,29 +135,17 @@ _GAUGES = (
         lambda m: None if m.info.next_rotation is None else m.info.next_rotation - m.at,
     ),
     ("period_seconds", "Seconds between two rotations.", lambda m: m.info.period and seconds_of(m.info.period)),
-    ("in_flight_items", "Items that living holders have.", lambda m: m.info.claims and m.info.claims.in_flight),
-    (
-        "lapsed_items",
-        "Items whose holders are dead, or which were released and are due.",
-        lambda m: m.info.claims and m.info.claims.lapsed,
-    ),
-    (
-        "delayed_items",
-        "Items that were released, and are not due yet.",
-        lambda m: m.info.claims and m.info.claims.delayed,
-    ),
-    ("holders", "Living holders.", lambda m: m.info.claims and m.info.claims.holders),
+    ("in_flight_items", "Items that living holders have.", _of_claims("in_flight")),
+    ("lapsed_items", "Items whose holders are dead, or which were released and are due.", _of_claims("lapsed")),
+    ("delayed_items", "Items that were released, and are not due yet.", _of_claims("delayed")),
+    ("holders", "Living holders.", _of_claims("holders")),
     (
         "oldest_lapse_seconds",
         "Seconds since the first of the lapsed items lapsed; 0: none has.",
         lambda m: m.info.claims and (m.info.claims.oldest_lapse or 0.0),
     ),
-    ("lease_seconds", "The longest lease that was used.", lambda m: m.info.claims and m.info.claims.lease),
-    (
-        "dead_letters",
-        "Dead letters that are kept: the newest, a mebibyte in each shard.",
-        lambda m: m.info.claims and m.info.claims.dead_letters,
-    ),
+    ("lease_seconds", "The longest lease that was used.", _of_claims("lease")),
+    ("dead_letters", "Dead letters that are kept: the newest, a mebibyte in each shard.", _of_claims("dead_letters")),
 )
 
 _seldom = Seldom()

@@ -46,9 +46,7 @@ class Used:
 
     def with_more(self, more: Used) -> Used:
         """Return both together, without the oldest if that is too much."""
-        tokens = dict(self.tokens)
-        for name, last in more.tokens.items():
-            tokens[name] = max(last, tokens.get(name, 0.0))
+        tokens = self.tokens | {name: max(last, self.tokens.get(name, 0.0)) for name, last in more.tokens.items()}
         refused = dict(self.refused)
         for address, (times, last) in more.refused.items():
             before = refused.get(address, Refused(0, 0.0))
