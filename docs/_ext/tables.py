@@ -15,9 +15,9 @@ from urifilter_redis.bloom.retention import Shape
 from urifilter_redis.http_api import ERROR_CODES
 from urifilter_redis.service import metrics as service_metrics
 from urifilter_redis.service import openapi
-from urifilter_redis.service.metrics import Gauges
+from urifilter_redis.service.metrics import Gauges, UsageGauges
 from urifilter_redis.service.settings import FilterSettings, Limits, ServiceSettings, TokenSettings
-from urifilter_redis.service.usage import UsageGauges, Used
+from urifilter_redis.service.usage import Used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -23,11 +23,11 @@ from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
 from twisted.python.failure import Failure  # noqa: E402
 
-from urifilter_redis import AsyncClaims, ServerUnavailable, UriFilter  # noqa: E402
+from urifilter_redis import AsyncClaims, Claim, ServerUnavailable, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriSpiderMiddleware  # noqa: E402
 from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
-from urifilter_redis.scrapy.payloads import kept_of, named, text_of, to_request  # noqa: E402
+from urifilter_redis.scrapy.payloads import kept_of, text_of, to_request, url_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -501,7 +501,8 @@ def test_payloads(any_server, make):
     expected["meta"] = {key: value for key, value in expected["meta"].items() if key != "urifilter"}
     assert found == expected
     assert type(back) is type(request)
-    assert named(text) == ("spider", A)
+    assert url_of(Claim("item", text)) == A
+    assert to_request(text, Spider(name="other")) is None
 
 
 @pytest.mark.parametrize("path", ["this.Request", "json.loads", "scrapy.Spider", "antigravity.Request", "x", 7])

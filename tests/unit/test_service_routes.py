@@ -61,7 +61,7 @@ def ask(app, method, path, headers=None, content=b""):
 )
 def test_errors_are_answered(service, path, headers, content, status):
     """An error has its status and code, and a refusal its headers; one that is a bug is answered, too."""
-    answer = ask(make_app(service.settings), "POST", path, headers, content)
+    answer = ask(make_app(service), "POST", path, headers, content)
     assert answer.status_code == ERROR_CODES[answer.json()["error_code"]].status == status
     assert ("www-authenticate" in answer.headers) == (status == 401)
 
@@ -85,7 +85,7 @@ def test_errors_are_answered(service, path, headers, content, status):
 def test_what_a_path_leads_to(service, method, path, code):
     """A path is taken as it is, and a name that cannot be a filter's is refused before the token is looked at."""
     scopes = []
-    assert ask(noting(make_app(service.settings), scopes), method, path).status_code == ERROR_CODES[code].status
+    assert ask(noting(make_app(service), scopes), method, path).status_code == ERROR_CODES[code].status
     assert scopes[0][CODE] == code
 
 
@@ -113,7 +113,7 @@ def noting(app, scopes):
 def test_what_the_log_names(service, method, path, route):
     """It names the path of the operation, whatever its answer is, and no filter."""
     scopes = []
-    ask(noting(make_app(service.settings), scopes), method, path)
+    ask(noting(make_app(service), scopes), method, path)
     assert scopes[0].get(ROUTE) == route
 
 
@@ -127,7 +127,7 @@ def test_what_the_log_names(service, method, path, route):
 )
 def test_other_methods_are_refused(service, method, path, allowed):
     """The answer names the methods of all operations with this path."""
-    answer = ask(make_app(service.settings), method, path)
+    answer = ask(make_app(service), method, path)
     assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
     assert answer.json() == {"error_code": "method_not_allowed", "error": f"{method} {path}: Method Not Allowed"}
 
@@ -136,9 +136,9 @@ def test_bugs_reach_the_log(service):
     """An exception that is nobody's fault but ours is answered, and raised for the server's log."""
 
     async def asking():
-        transport = httpx.ASGITransport(make_app(service.settings))
+        transport = httpx.ASGITransport(make_app(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             await client.post(INSERT, headers=BEARER, content=BODY)
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AttributeError, match="filters"):
         asyncio.run(asking())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 
+from urifilter_redis.service.metrics import SHOWN, UsageGauges
 from urifilter_redis.service.tokens import Token, digest
-from urifilter_redis.service.usage import MOST_ADDRESSES, MOST_NAMES, SHOWN, Refused, Usage, UsageGauges, Used
+from urifilter_redis.service.usage import MOST_ADDRESSES, MOST_NAMES, Refused, Usage, Used
 
 
 def test_one_worker():

@@ -15,7 +15,7 @@ from urifilter_redis.protocol.claims import PARKED
 from urifilter_redis.scrapy.crawl import Crawl
 from urifilter_redis.scrapy.link import Ending
 from urifilter_redis.scrapy.options import Claiming
-from urifilter_redis.scrapy.payloads import named, to_request
+from urifilter_redis.scrapy.payloads import to_request
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +91,9 @@ class Reclaiming:
 
     def _request_of(self, claim: Claim) -> Request | None:
         """Return the request of a claim; None if it is rejected or parked."""
-        spider = self._crawl.crawler.spider
-        assert spider is not None  # noqa: S101 - it is idle
+        whole = self._crawl.outcomes.whole.get(claim.item)
         try:
-            if (whole := self._crawl.outcomes.whole.get(claim.item)) is not None:
-                name, url = spider.name, whole.url
-            else:
-                name, url = named(claim.payload)
-            made = None if whole is None else whole.copy()
-            request = made or (to_request(claim.payload, spider) if name == spider.name else None)
+            request = to_request(claim.payload, self._crawl.spider) if whole is None else whole.copy()
         except ValueError as error:
             self._crawl.stats.inc_value("urifilter/unreadable")
             self._park([claim.item], f"it cannot be fetched: {error}")
@@ -108,7 +102,9 @@ class Reclaiming:
             self._park([claim.item], None)  # another spider's
         elif claim.lapses >= self._claiming.lapses:
             self._crawl.stats.inc_value("urifilter/parked")
-            self._park([claim.item], f"{url} killed {claim.lapses} crawls, it seems: commit or forget it, or wait")
+            self._park(
+                [claim.item], f"{request.url} killed {claim.lapses} crawls, it seems: commit or forget it, or wait"
+            )
         elif self._crawl.outcomes.is_worth_trying(claim):
             return request
         return None

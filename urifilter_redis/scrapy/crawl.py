@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from scrapy import Request, signals
+from scrapy import Request, Spider, signals
 from scrapy.exceptions import DontCloseSpider, IgnoreRequest
 from scrapy.utils.misc import load_object
 
@@ -67,6 +67,12 @@ class Crawl:
         crawl = vars(crawler).get(_ATTRIBUTE) or cls(crawler)
         setattr(crawler, _ATTRIBUTE, crawl)
         return cast("Self", crawl)
+
+    @property
+    def spider(self) -> Spider:
+        """The spider, once there is one: there are requests, or it is idle."""
+        assert self.crawler.spider is not None  # noqa: S101 - see above
+        return self.crawler.spider
 
     @property
     def is_full(self) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from typing import Any
 
 from scrapy import Request, Spider
 
 from urifilter_redis.protocol.claims import InFlight
 from urifilter_redis.scrapy.crawl import Crawl
-from urifilter_redis.scrapy.payloads import kept_of, named, to_request
+from urifilter_redis.scrapy.payloads import kept_of, to_request
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +42,6 @@ class Keeping:
         #: Whether nobody has looked yet what an earlier crawl has left.
         self.is_due = True
 
-    @property
-    def _spider(self) -> Spider:
-        spider = self._crawl.crawler.spider
-        assert spider is not None  # noqa: S101 - there are requests
-        return spider
-
     def note(self, request: Request, items: list[str | bytes]) -> None:
         """Note a request that is not fetched any more, and the items that would have ended with its page."""
         own = f"{UNFILTERED}{secrets.token_hex(8)}" if not items else self._own(request, items)
@@ -63,7 +56,7 @@ class Keeping:
         for first in range(0, len(found), MOST):
             payloads = {item: self._payload(request) for item, request in found[first : first + MOST]}
             asked = {item: text for item, text in payloads.items() if text is not None}
-            answers = await self._crawl.link.keep(holder_of(self._spider), asked)
+            answers = await self._crawl.link.keep(holder_of(self._crawl.spider), asked)
             lost += len(payloads) - len(asked) + answers.count(None)
             kept += answers.count(True)
         self._waiting.clear()
@@ -79,7 +72,7 @@ class Keeping:
 
     async def take_up(self) -> list[tuple[Request, str | bytes | None]]:
         """Return what earlier crawls of this spider have left, each request with its item; None: it has none."""
-        link, holder = self._crawl.link, holder_of(self._spider)
+        link, holder = self._crawl.link, holder_of(self._crawl.spider)
         found = await link.kept(holder)
         if found is None:  # Redis is away
             return []
@@ -102,18 +95,17 @@ class Keeping:
         return next((each for each in items if self._crawl.link.is_one(each, own)), items[-1])
 
     def _payload(self, request: Request) -> str | None:
-        text, lost = kept_of(request, self._spider)
+        text, lost = kept_of(request, self._crawl.spider)
         if lost:
             if not self._crawl.stats.get_value("urifilter/url_only"):
                 logger.warning("%s is kept for parse(), without %s - no more of these will be shown", request, lost)
             self._crawl.stats.inc_value("urifilter/url_only")
         return text
 
-    def _request(self, each: InFlight) -> Any:
+    def _request(self, each: InFlight) -> Request | None:
         """Return the request that was kept; None if it cannot be read: it stays where it is."""
         try:
-            name, _ = named(each.payload)
-            return to_request(each.payload, self._spider) if name == self._spider.name else None
+            return to_request(each.payload, self._crawl.spider)
         except ValueError as error:
             self._crawl.stats.inc_value("urifilter/unreadable")
             logger.warning("%s was kept by an earlier crawl, and cannot be fetched: %s", each.item, error)

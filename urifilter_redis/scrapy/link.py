@@ -224,18 +224,10 @@ class Link:
 
     async def kept(self, holder: str) -> list[InFlight] | None:
         """Return what a holder has; None while Redis is away."""
-        if self.away or self._filter is None:
+        if self._filter is None:
             return None
-        since = time.monotonic()
-        try:
-            return [
-                each
-                for each in await self._filter.in_flight(MOST_READ)
-                if each.holder == holder and _is_item(each.item)
-            ]
-        except UriFilterError as error:
-            self._note(error, since)
-            return None
+        found = await self._once(functools.partial(self._filter.in_flight, MOST_READ))
+        return found and [each for each in found if each.holder == holder and _is_item(each.item)]
 
     async def take(self, holder: str, items: Sequence[str | bytes]) -> list[bool | None]:
         """Commit items of a holder; return whether this call did it: of several crawls one. None: nobody was asked.
@@ -360,14 +352,22 @@ class Link:
         return (answers or [None] * count), lost
 
     async def _look(self, look: Callable[[AsyncClaims], Awaitable[T]]) -> T | None:
+        """Ask the claims once; None while Redis is away."""
+
+        async def ask() -> T:
+            await self._opened()
+            assert self._mine is not None  # noqa: S101 - there are claims
+            return await look(self._mine)
+
+        return await self._once(ask)
+
+    async def _once(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask once; None while Redis is away."""
         if self.away:
             return None
         since = time.monotonic()
         try:
-            await self._opened()
-            assert self._mine is not None  # noqa: S101 - there are claims
-            return await look(self._mine)
+            return await ask()
         except UriFilterError as error:
             self._note(error, since)
             return None

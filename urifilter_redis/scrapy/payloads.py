@@ -68,31 +68,24 @@ def text_of(request: Request, spider: Spider) -> str:
     return text
 
 
-def named(text: object) -> tuple[str, str]:
-    """Return the name of the spider that a payload is for, and the request's address.
-
-    Raises:
-        ValueError: it is no payload of this module.
-    """
-    read = _read(text)
-    return str(read["spider"]), str(read["request"].get("url"))
-
-
 def url_of(claim: Claim) -> str:
     """Return the address of a claim's request; what it is of, if it is no payload of this module."""
     try:
-        return named(claim.payload)[1]
+        return str(_read(claim.payload)["request"].get("url"))
     except ValueError:
         return str(claim.item)
 
 
-def to_request(text: str, spider: Spider) -> Request:
-    """Return the request of a payload, with the spider's own methods as callbacks.
+def to_request(text: object, spider: Spider) -> Request | None:
+    """Return the request of a payload, with the spider's own methods as callbacks; None if it is another spider's.
 
     Raises:
         ValueError: it is no payload of this module, or the spider has no such method.
     """
-    fields = dict(_read(text)["request"])
+    read = _read(text)
+    if str(read["spider"]) != spider.name:
+        return None
+    fields = dict(read["request"])
     try:
         fields["headers"] = {
             name.encode("latin-1"): [each.encode("latin-1") for each in values]

@@ -326,9 +326,7 @@ class UriFilterScheduler(BaseScheduler):
 
     def _payload(self, request: Request) -> str | None:
         """Return the text by which another crawl can fetch a request; None if it is too long."""
-        spider = self._crawl.crawler.spider
-        assert spider is not None  # noqa: S101 - there are requests
-        text, lost = kept_of(request, spider)
+        text, lost = kept_of(request, self._crawl.spider)
         if lost and request not in self._not_whole:
             self._not_whole[request] = request.copy()
             if not self._crawl.stats.get_value("urifilter/url_only"):
@@ -367,9 +365,8 @@ class UriFilterScheduler(BaseScheduler):
         if question.earlier:
             crawl.outcomes.note(question.earlier, Outcome.FAILED if has_failed else Outcome.DONE)
         crawl.fetches.settle(question.request)
-        spider = crawl.crawler.spider
-        self._log(question.request, spider)  # type: ignore[arg-type]
-        crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=spider)
+        self._log(question.request, crawl.spider)
+        crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=crawl.spider)
 
     def _put_in_flight(self, question: _Question) -> None:
         """Note that this crawl fetches what is new to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import ssl
@@ -178,15 +179,20 @@ class API:
         """
         return (yield from self._repeatable(("GET", path, "", b"")))
 
-    def names(self) -> Flow[list[str]]:
-        """Return the names of the filters, which come in several answers if they are many; raises as ``get``."""
-        found: list[str] = []
-        path = f"{OPERATIONS['list'].path}?limit={MOST_LISTED}"
+    def listed(self, path: str, field: str, most: int, limit: float = math.inf) -> Flow[list[Any]]:
+        """Return what a path lists, ``limit`` of it at most, in answers of ``most`` each; raises as ``get``."""
+        found: list[Any] = []
+        after = ""
         while True:
-            told = yield from self.get(f"{path}&after={found[-1]}" if found else path)
-            found += told["filters"]
-            if told.get("next") is None:
+            told = yield from self.get(f"{path}?limit={min(limit - len(found), most)}{after}")
+            found += told[field]
+            if len(found) >= limit or told.get("next") is None:
                 return found
+            after = f"&after={told['next']}"
+
+    def names(self) -> Flow[list[str]]:
+        """Return the names of the filters; raises as ``get``."""
+        return self.listed(OPERATIONS["list"].path, "filters", MOST_LISTED)
 
     def create(self, name: str, settings: FilterSettings, *, large: bool) -> Flow[str]:
         """Make a filter; return its uid."""

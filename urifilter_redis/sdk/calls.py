@@ -217,13 +217,13 @@ def sizes(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
     return list(map(len, encoded))
 
 
-def cuts_of(items: Sequence[object]) -> list[int]:
-    """Return the first position of each part of a call, and the end of the last.
+def cuts_of(items: Sequence[object], *, in_base64: bool = False) -> list[int]:
+    """Return the first position of each part of a call, and the end of the last; for ``in_base64`` see ``sizes``.
 
     Raises:
         FilterAPIError: as ``sizes``.
     """
-    return cuts(sizes(items))
+    return cuts(sizes(items, in_base64=in_base64))
 
 
 def cuts(weights: Sequence[int]) -> list[int]:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -28,7 +29,7 @@ from urifilter_redis.protocol.claims import (
     new_holder,
 )
 from urifilter_redis.sdk.api import API
-from urifilter_redis.sdk.calls import APICall, Part, cuts, in_json, sizes
+from urifilter_redis.sdk.calls import APICall, Part, cuts, cuts_of, in_json, sizes
 
 #: The only shard of the holdings here, because the service does not tell the shards of items.
 SHARD = 0
@@ -308,38 +309,24 @@ def retry_dead_letters(
     """
     name = "retry_dead_letters"
     more, items = ({"items": None}, ()) if objects is None else ({}, listed(objects))
-    call = RetryCall((filter_typeid, name, None), name, more, items, _cuts_of_any, key)
+    call = RetryCall((filter_typeid, name, None), name, more, items, partial(cuts_of, in_base64=True), key)
     return api.or_resumed(call, retry, RELEASE)
 
 
-def _cuts_of_any(items: Sequence[Any]) -> list[int]:
-    """Return the cuts of items some of which JSON cannot carry; see ``calls.cuts_of``."""
-    return cuts(sizes(items, in_base64=True))
-
-
 def _pages(api: API, filter_typeid: str, name: str, limit: int) -> Flow[list[dict[str, Any]]]:
-    """Return the items of a list, which come in several answers if they are many."""
+    """Return the items of a list of a filter."""
     check_limit(limit)
-    found: list[dict[str, Any]] = []
-    path, after = api.path_of(filter_typeid, name), ""
-    while True:
-        most = min(limit - len(found), RECLAIMED_A_CALL)
-        told = yield from api.get(f"{path}?limit={most}{after}")
-        found += told[name]
-        if len(found) >= limit or told.get("next") is None:
-            return found
-        after = f"&after={told['next']}"
+    return api.listed(api.path_of(filter_typeid, name), name, RECLAIMED_A_CALL, limit)
 
 
 def _in_base64(items: Sequence[Any]) -> dict[str, Any]:
     """Return the fields of a body for items some of which JSON cannot carry; none if it can carry all."""
-    indices = [index for index, item in enumerate(items) if not in_json(item)]
-    if not indices:
+    encoded = {
+        index: base64.b64encode(encode_item(item)).decode() for index, item in enumerate(items) if not in_json(item)
+    }
+    if not encoded:
         return {}
-    encoded = list(items)
-    for index in indices:
-        encoded[index] = base64.b64encode(encode_item(encoded[index])).decode()
-    return {"items": encoded, "base64": indices}
+    return {"items": [encoded.get(index, item) for index, item in enumerate(items)], "base64": list(encoded)}
 
 
 def _of_item(told: dict[str, Any]) -> tuple[Any, Any]:

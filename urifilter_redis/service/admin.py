@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel
@@ -31,7 +32,7 @@ from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import Filters
 from urifilter_redis.service.logs import shape_of
-from urifilter_redis.service.middleware import COMMAND, COUNTS, TOKEN, line_of
+from urifilter_redis.service.middleware import COUNTS, TOKEN, line_of
 from urifilter_redis.service.requests import client_of, query, read
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import FilterSettings
@@ -67,7 +68,7 @@ async def _rotate(filters: Filters, name: str, asked: RotateRequest) -> dict[str
 async def _checkpoint(filters: Filters, name: str, asked: CheckpointRequest) -> dict[str, Any]:
     _check_archive(filters)
     done = await filters.run(name, lambda session: checkpoint(session, full=asked.full))
-    return {"number": done.number, "begun": done.begun, "shards": done.shards, "size": done.size}
+    return asdict(done)
 
 
 async def _restore(filters: Filters, name: str, _: RestoreRequest) -> dict[str, Any]:
@@ -80,10 +81,8 @@ async def _acknowledge(filters: Filters, name: str, _: AcknowledgeRequest) -> di
 
 
 async def _unite(filters: Filters, name: str, asked: UnionRequest) -> dict[str, Any]:
-    def flow(session: Session) -> Flow[int]:
-        return union(session, asked.sources, over_capacity=asked.over_capacity)
-
-    return {"added": await filters.run(name, flow)}
+    added = await filters.run(name, lambda session: union(session, asked.sources, over_capacity=asked.over_capacity))
+    return {"added": added}
 
 
 async def _drop(filters: Filters, name: str, asked: DropRequest) -> dict[str, Any]:
@@ -133,7 +132,7 @@ class Admin:
         Raises:
             Refusal: the token may not do this, the body has other fields, or the action failed.
         """
-        request.scope[COMMAND], result = action, "internal_error"
+        result = "internal_error"
         try:
             content = await self._done(request, name, action, kind)
             request.scope[COUNTS], result = {"filter": name}, "ok"

@@ -26,10 +26,9 @@ from urifilter_redis.service.descriptions import DESCRIPTIONS
 from urifilter_redis.service.endpoints import Service
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.middleware import CODE, ROUTE, Middleware
+from urifilter_redis.service.middleware import CODE, COMMAND, ROUTE, Middleware
 from urifilter_redis.service.openapi import document, path_of
 from urifilter_redis.service.responses import Answer
-from urifilter_redis.service.settings import ServiceSettings
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -49,13 +48,8 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(settings: ServiceSettings) -> ASGIApp:
-    """Make the application of one worker; its filters are made or opened when it starts."""
-    return make_app_of(Service(settings))
-
-
-def make_app_of(service: Service) -> ASGIApp:
-    """Make the application of a service, whose settings may change meanwhile."""
+def make_app(service: Service) -> ASGIApp:
+    """Make the application of one worker, whose filters are made or opened when it starts; settings may change."""
     return Middleware(router_of(service), settings=lambda: service.settings, refuse=service.usage.refuse)
 
 
@@ -115,20 +109,25 @@ def _endpoint(service: Service, admin: Admin, name: str) -> Endpoint:
     """Return the endpoint of an operation."""
     operation, asks = OPERATIONS[name], DESCRIPTIONS[name].asks
     if operation.tag == "admin":
-        return _of_filter(admin.act, {"put_filter": "create", "delete_filter": "drop"}.get(name, name), asks)
+        action = {"put_filter": "create", "delete_filter": "drop"}.get(name, name)
+        return _of_filter(action, admin.act, action, asks)
     if asks is not None and issubclass(asks, OfItems):
-        return _of_filter(service.command, name, asks)
+        return _of_filter(name, service.command, name, asks)
     found: Endpoint = getattr(service, name)
-    return _of_filter(found) if "{filter}" in operation.path else found
+    return _of_filter(name, found) if "{filter}" in operation.path else found
 
 
-def _of_filter(answer: Callable[..., Awaitable[Response]], *more: object) -> Endpoint:
-    """Return an endpoint below a filter, which calls ``answer`` with the request, the filter's name, and more."""
+def _of_filter(command: str, answer: Callable[..., Awaitable[Response]], *more: object) -> Endpoint:
+    """Return an endpoint below a filter, which calls ``answer`` with the request, the filter's name, and more.
+
+    The metrics count its requests as those of ``command``.
+    """
 
     async def endpoint(request: Request) -> Response:
         name = request.path_params["filter"]
         if not _NAME.fullmatch(name):
             raise Refusal("bad_request", f"filter: String should match pattern '{NAME_PATTERN}'")
+        request.scope[COMMAND] = command
         return await answer(request, name, *more)
 
     return endpoint

@@ -96,11 +96,16 @@ class ReleaseRequest(EndRequest):
 OfItems: TypeAlias = ItemsRequest | ClaimRequest | CommitRequest | ReleaseRequest
 
 
-class ReclaimRequest(Strict):
-    """A holder that wants items of dead holders, and items that are due again."""
+class BeatRequest(Strict):
+    """A holder that is alive."""
 
     holder: Holder
     lease: Lease = None
+
+
+class ReclaimRequest(BeatRequest):
+    """A holder that wants items of dead holders, and items that are due again."""
+
     limit: Annotated[
         int, Field(ge=0, le=RECLAIMED_A_CALL, description="the most items; 0: only look"), BeforeValidator(whole)
     ] = RECLAIMED_A_CALL
@@ -149,13 +154,6 @@ class RetryRequest(Strict):
 
     items: Annotated[list[Item] | None, Field(description="some of them; null: all")] = None
     base64: Annotated[list[Place], FailFast(), Field(description=_BASE64)] = []
-
-
-class BeatRequest(Strict):
-    """A holder that is alive."""
-
-    holder: Holder
-    lease: Lease = None
 
 
 _EPOCH = "rotate only from this epoch on; `info` and a dry run tell it. Wanted unless it is a dry run"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -185,26 +184,21 @@ def _is_over(task: asyncio.Task[Glance]) -> bool:
 
 
 class Dashboard:
-    """What the page shows of filters, of Redis, and of the service itself."""
+    """What the page shows of filters, of Redis, and of the service itself.
+
+    Attributes:
+        sampler: takes the samples for the plots while it runs.
+    """
 
     def __init__(self, filters: Filters, workers: int) -> None:
         """Read nothing yet; ``workers`` is the number of the service's workers."""
         self._filters = filters
-        self._sampler = Sampler(filters)
-        self._overview = Overview(filters, self._sampler)
+        self.sampler = Sampler(filters)
+        self._overview = Overview(filters, self.sampler)
         self._workers = workers
         self._began = float(os.environ.get(BEGAN_VARIABLE) or time.time())
         self._redis: tuple[dict[str, Any], float] = ({}, 0.0)
         self._one = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def sampling(self) -> AsyncIterator[None]:
-        """Take the samples for the plots meanwhile."""
-        task = asyncio.create_task(self._sampler.run())
-        try:
-            yield
-        finally:
-            task.cancel()
 
     async def overview(self, token: Token, page: PageQuery) -> dict[str, Any]:
         """Return the overview of the filters of a token; of Redis and the service only to a token of all filters."""

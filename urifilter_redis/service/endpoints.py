@@ -6,11 +6,12 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import functools
 import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -18,8 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.batch import Key
-from urifilter_redis.engine.holdings import Claim, ClaimOptions, Holdings, Outstanding
+from urifilter_redis.engine.holdings import Claim, ClaimOptions, Holdings
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
@@ -48,13 +48,11 @@ from urifilter_redis.service.dashboard import Dashboard
 from urifilter_redis.service.errors import Refusal, refusal_of
 from urifilter_redis.service.filters import Filters, connect
 from urifilter_redis.service.logs import Seldom
-from urifilter_redis.service.metrics import read_gauges
 from urifilter_redis.service.middleware import COMMAND, COUNTS
 from urifilter_redis.service.requests import check_items, header, headers_of, parse, query, read, receive, tokens_in
 from urifilter_redis.service.responses import Answer
 from urifilter_redis.service.settings import ServiceSettings
 from urifilter_redis.service.tokens import EVERYTHING, Token, bound
-from urifilter_redis.service.usage import UsageGauges
 
 if TYPE_CHECKING:
     OfClaims: TypeAlias = Claim | InFlight | DeadLetter
@@ -80,48 +78,42 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class Service(Admission):
-    """The state of one worker, and its endpoints."""
+    """The state of one worker, and its endpoints.
+
+    Attributes:
+        filters: the filters, while the application runs.
+        dashboard: the page's data, likewise.
+    """
+
+    filters: Filters
+    dashboard: Dashboard
 
     def __init__(self, settings: ServiceSettings) -> None:
         super().__init__(settings)
         self._counts: tuple[float, dict[tuple[str, str], int]] = (0.0, {})
-        self._filters: Filters | None = None
-        self._dashboard: Dashboard | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: object) -> AsyncIterator[None]:
         """Hold the connections for as long as the application runs."""
-        self._filters = await connect(self.settings, metrics.note_script_error)
-        self._dashboard = Dashboard(self._filters, self.settings.workers)
+        self.filters = await connect(self.settings, metrics.note_script_error)
+        self.dashboard = Dashboard(self.filters, self.settings.workers)
         tasks = [
             asyncio.create_task(self._open_all()),
             asyncio.create_task(self.usage.keep_sharing()),
             asyncio.create_task(metrics.keep_noting(lambda: self.filters.queued)),
+            asyncio.create_task(self.dashboard.sampler.run()),
         ]
         try:
-            async with self._dashboard.sampling():
-                yield
+            yield
         finally:
             for task in tasks:
                 task.cancel()
             self.usage.share()
-            await self._filters.close()
-
-    @property
-    def filters(self) -> Filters:
-        """The filters, while the application runs."""
-        assert self._filters is not None  # noqa: S101 - see lifespan
-        return self._filters
-
-    @property
-    def dashboard(self) -> Dashboard:
-        """The page's data, while the application runs."""
-        assert self._dashboard is not None  # noqa: S101 - likewise
-        return self._dashboard
+            await self.filters.close()
 
     def knows(self, filter_name: str) -> bool:
         """Whether there is such a filter, as far as this worker knows."""
-        return self._filters is not None and self._filters.knows(filter_name)
+        return self.filters.knows(filter_name)
 
     async def _open_all(self) -> None:
         seldom = Seldom()
@@ -156,7 +148,6 @@ class Service(Admission):
 
     async def command(self, request: Request, name: str, command: str, kind: type[OfItems]) -> Response:
         """Do a command about items, with a body of some kind; answer a value for each."""
-        request.scope[COMMAND] = command
         token = self.whose(request)
         asked = await read(request, kind, self.settings.limits)
         given = items_in(asked)
@@ -177,7 +168,6 @@ class Service(Admission):
 
     async def reclaim(self, request: Request, name: str) -> Response:
         """Claim what dead holders had and what is due again; answer it."""
-        request.scope[COMMAND] = "reclaim"
         token = self.whose(request)
         asked = await read(request, ReclaimRequest, self.settings.limits)
         async with self.allowed(token, name, writes=True):
@@ -187,11 +177,12 @@ class Service(Admission):
 
     async def beat(self, request: Request, name: str) -> Response:
         """Keep what a holder has in flight; answer how many items these are."""
-        request.scope[COMMAND] = "beat"
         token = self.whose(request)
         asked = await read(request, BeatRequest, self.settings.limits)
         async with self.allowed(token, name, writes=True):
-            in_flight = await self._run(name, beat(asked, token))
+            in_flight = await self._run(
+                name, lambda session: reclaim.beat_all(session, _holding(session, asked, token))
+            )
         request.scope[COUNTS] = {"filter": name, "items": in_flight}
         return Answer({"filter": name, "in_flight": in_flight})
 
@@ -204,7 +195,6 @@ class Service(Admission):
         return await self._listed(request, name, "dead_letters", dead_letters.dead_letters_page, ("at", "reason"))
 
     async def _listed(self, request: Request, name: str, command: str, page: Lists, more: tuple[str, ...]) -> Response:
-        request.scope[COMMAND] = command
         token = self.whose(request)
         asked = query(request, ClaimsQuery)
         async with self.allowed(token, name, writes=True):
@@ -216,7 +206,6 @@ class Service(Admission):
 
     async def retry_dead_letters(self, request: Request, name: str) -> Response:
         """Offer the dead letters once more; answer which items, if the request names some, and how many."""
-        request.scope[COMMAND] = "retry_dead_letters"
         token = self.whose(request)
         asked = await read(request, RetryRequest, self.settings.limits)
         if asked.items is None and asked.base64:
@@ -271,7 +260,6 @@ class Service(Admission):
 
     async def info(self, request: Request, name: str) -> Response:
         """Answer the state of a filter."""
-        request.scope[COMMAND] = "info"
         async with self.allowed(self.whose(request), name, writes=False):
             measured = await self.filters.measured(name)
         request.scope[COUNTS] = {"filter": name}
@@ -294,7 +282,6 @@ class Service(Admission):
 
     async def detail(self, request: Request, name: str) -> Response:
         """Answer the state of a filter, its problems, and its plots."""
-        request.scope[COMMAND] = "detail"
         token = self.whose(request)
         async with self.allowed(token, name, writes=False):
             return Answer(await self.dashboard.detail(token, name))
@@ -325,8 +312,8 @@ class Service(Admission):
     async def metrics(self, request: Request) -> Response:
         """Answer the metrics of all workers and filters to a token of all filters."""
         self._check_all(request, "metrics are")
-        usage = UsageGauges(self.usage.told(), [each.name for each in self._tokens])
-        gauges = await read_gauges(self.filters)
+        usage = metrics.UsageGauges(self.usage.told(), [each.name for each in self._tokens])
+        gauges = await metrics.read_gauges(self.filters)
         metrics.note_load(self.filters.queued)
         return Response(metrics.exposed(gauges, usage), media_type=metrics.CONTENT_TYPE)
 
@@ -388,20 +375,31 @@ def flow_of(
     Raises:
         Refusal: the payloads are not as many as the items, or a release names no holder and the service has tokens.
     """
+    options: Callable[[Holding], ClaimOptions]
+    objects, of_item, payload = given, None, None
     if isinstance(asked, ClaimRequest):
-        return _claim(asked, given, token, counts)
-    if isinstance(asked, ReleaseRequest):
+        if asked.payloads is not None:
+            if len(asked.payloads) != len(given):
+                raise Refusal("bad_request", f"payloads: {len(asked.payloads):,} for {len(given):,} items")
+            objects, of_item, payload = list(zip(given, asked.payloads, strict=True)), itemgetter(0), itemgetter(1)
+        options = partial(claims.options_of_claim, objects=objects, key=of_item, payload=payload, counts=counts)
+    elif isinstance(asked, ReleaseRequest):
         if asked.holder is None and token is not EVERYTHING:
             text = "a release without a holder gives back what others have in flight: name the holder"
             raise Refusal("forbidden", text)
-        release = functools.partial(claims.options_of_release, delay=asked.delay, failed=asked.failed)
-        return _about_claims(command, asked, token, given, release)
-    if isinstance(asked, CommitRequest):
+        options = partial(claims.options_of_release, delay=asked.delay, failed=asked.failed)
+    elif isinstance(asked, CommitRequest):
         if asked.holder is None and asked.reason is not None:
             raise Refusal("bad_request", "reason: only a holder rejects items: name the holder")
-        commit = functools.partial(claims.options_of_commit, reason=asked.reason)
-        return _about_claims(command, asked, token, given, commit)
-    return lambda session, key: items.answer(session, command, given, asked.max_age, call_key=key)
+        options = partial(claims.options_of_commit, reason=asked.reason)
+    else:
+        return lambda session, key: items.answer(session, command, given, asked.max_age, call_key=key)
+
+    def flow(session: Session, call_key: CallKey | None) -> Flow[list[int]]:
+        made = options(_holding(session, asked, token))
+        return items.answer(session, command, objects, key=of_item, call_key=call_key, claim_options=made)
+
+    return flow
 
 
 def take(asked: ReclaimRequest, token: Token, key: CallKey | None) -> Callable[[Session], Flow[dict[str, Any]]]:
@@ -414,14 +412,10 @@ def take(asked: ReclaimRequest, token: Token, key: CallKey | None) -> Callable[[
             found = yield from reclaim.reclaim_round(session, holdings, reclaim.Round(asked.limit, key))
         else:
             yield from reclaim.outstanding(session, holdings)
-        return content_of(found, None if holdings.partial else holdings.outstanding())
+        others = None if holdings.partial else asdict(holdings.outstanding())
+        return {"claims": list(map(_with_counts, found)), "total": len(found), "outstanding": others}
 
     return flow
-
-
-def beat(asked: BeatRequest, token: Token) -> Callable[[Session], Flow[int]]:
-    """Return the flow that beats in all shards; it returns how many items the holder has."""
-    return lambda session: reclaim.beat_all(session, _holding(session, asked, token))
 
 
 def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[str, int]]:
@@ -433,43 +427,7 @@ def counts_of(answers: Sequence[int], counts: dict[int, Counts]) -> list[dict[st
     ]
 
 
-def content_of(found: Sequence[Claim], outstanding: Outstanding | None) -> dict[str, Any]:
-    """Return the answer to a request that claims items."""
-    taken = list(map(_with_counts, found))
-    others = None if outstanding is None else {"others": outstanding.others, "due": outstanding.due}
-    return {"claims": taken, "total": len(taken), "outstanding": others}
-
-
-def _claim(
-    asked: ClaimRequest, given: Sequence[Any], token: Token, counts: dict[int, Counts] | None
-) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
-    if asked.payloads is None:
-        options = functools.partial(claims.options_of_claim, objects=given, counts=counts)
-        return _about_claims("claim", asked, token, given, options)
-    if len(asked.payloads) != len(given):
-        raise Refusal("bad_request", f"payloads: {len(asked.payloads):,} for {len(given):,} items")
-    pairs, item, payload = list(zip(given, asked.payloads, strict=True)), itemgetter(0), itemgetter(1)
-    options = functools.partial(claims.options_of_claim, objects=pairs, key=item, payload=payload, counts=counts)
-    return _about_claims("claim", asked, token, pairs, options, item)
-
-
-def _about_claims(  # noqa: PLR0913, PLR0917 - each is a part of the request
-    command: str,
-    asked: ClaimRequest | EndRequest,
-    token: Token,
-    objects: Sequence[Any],
-    options: Callable[[Holding], ClaimOptions],
-    key: Key = None,
-) -> Callable[[Session, CallKey | None], Flow[list[int]]]:
-    """Return the flow of a command about claims, given what makes its options of the holder."""
-    return lambda session, call_key: items.answer(
-        session, command, objects, key=key, call_key=call_key, claim_options=options(_holding(session, asked, token))
-    )
-
-
-def _holding(
-    session: Session, asked: ClaimRequest | EndRequest | ReclaimRequest | BeatRequest, token: Token
-) -> Holding:
+def _holding(session: Session, asked: ClaimRequest | EndRequest | BeatRequest, token: Token) -> Holding:
     """Return the holder of a request in the terms of the scripts; see ``tokens.bound``."""
     if asked.holder is None:
         return NO_HOLDER

@@ -157,7 +157,7 @@ class Filters:
         opened = self._sessions.get(name)
         if self._archive is None or not self._archive.away or opened is None or not _has_opened(opened):
             return ""
-        found = _has_archive(opened.result())
+        found = opened.result().config.has_backend
         return "its archive is away: it is answered from Redis, and nothing is written back" if found else ""
 
     def meta_of(self, name: str) -> str:
@@ -176,7 +176,7 @@ class Filters:
 
     async def in_redis(self) -> set[str]:
         """Return the names of the filters in Redis, and of those of the settings."""
-        return {*await drive_async(lifecycle.names(self._server), self._connector), *self.wanted}
+        return {*await self.of_server(lifecycle.names), *self.wanted}
 
     async def in_archive(self) -> set[str]:
         """Return the names of the filters in the archive."""
@@ -272,7 +272,7 @@ class Filters:
             raise error from None  # Redis lacks the filter, or parts of it
         if settings is not None:
             session.config.check(settings, session.where)
-        if _has_archive(session):
+        if session.config.has_backend:
             if name not in self._unrestored:
                 log.warning("filter %r is answered from Redis alone: %s", name, error)
             self._unrestored[name] = session
@@ -331,11 +331,6 @@ def _leave_out(tasks: dict[str, asyncio.Task[T]], name: str, task: asyncio.Task[
 
 def _has_opened(task: asyncio.Task[Session]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _has_archive(session: Session) -> bool:
-    """Whether a filter has an archive outside Redis."""
-    return session.config.has_backend
 
 
 def is_away(error: Exception) -> bool:

@@ -17,7 +17,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -42,12 +42,16 @@ from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.filters import Filters, Measured
 from urifilter_redis.service.logs import Seldom
 from urifilter_redis.service.protocol import LOAD
+from urifilter_redis.service.usage import Used
 
 #: The content type of the text that ``exposed`` returns.
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 #: Seconds for which the load of another worker is told; that of the worker that is asked is read when it is asked.
 LOAD_AGE = 1.0
+
+#: Addresses that the metrics show: those that were refused most often.
+SHOWN = 20
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -71,104 +75,77 @@ log = logging.getLogger("urifilter_redis.service")
 #: some seconds, and needs the metrics most during an outage.
 PATIENCE = 0.4
 
-#: The gauges of a filter, by their names.
+#: The gauges of a filter, by their names behind ``_OF_FILTER``.
 Values: TypeAlias = Mapping[str, float]
 
 _FILE = "gauges.json"
-_RESTORING = "urifilter_filter_restoring"
-_RESTORING_SHARDS = "urifilter_filter_restoring_shards"
-_SHARDS = "urifilter_filter_shards"
+_RESTORING = "restoring"
+_RESTORING_SHARDS = "restoring_shards"
+_SHARDS = "shards"
 
 #: Beside the gauges that are kept: when their reading began, by the monotonic clock, which is the same for all workers.
 _BEGAN = "began"
 
-#: Gauges of a filter: name, help, and the value, None for none.
+#: The beginning of the names of a filter's gauges.
+_OF_FILTER = "urifilter_filter_"
+
+
+def _of_claims(figure: str) -> Callable[[Measured], Any]:
+    """Return a function that reads a figure of a filter's claims, None if nobody has claimed."""
+    return lambda m: m.info.claims and getattr(m.info.claims, figure)
+
+
+#: Gauges of a filter: name behind ``_OF_FILTER``, help, and the value, None for none.
 _GAUGES = (
-    ("urifilter_filter_items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
-    ("urifilter_filter_capacity_items", "Items that the filter is made for.", lambda m: m.info.capacity),
-    ("urifilter_filter_fill_ratio", "Share of the bits that are set.", lambda m: m.info.fill),
+    ("items", "Items that were answered new and have not expired.", lambda m: m.info.inserted),
+    ("capacity_items", "Items that the filter is made for.", lambda m: m.info.capacity),
+    ("fill_ratio", "Share of the bits that are set.", lambda m: m.info.fill),
+    ("error_rate_now", "Probability that a new item is taken for seen.", lambda m: m.info.error_rate_now),
+    ("error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
     (
-        "urifilter_filter_error_rate_now",
-        "Probability that a new item is taken for seen.",
-        lambda m: m.info.error_rate_now,
-    ),
-    ("urifilter_filter_error_rate_promised", "The error rate that was asked for.", lambda m: m.info.error_rate),
-    (
-        "urifilter_filter_used_ratio",
+        "used_ratio",
         "Share of the capacity that is used, of the filter or of its fullest slice; none for a growing filter.",
         lambda m: fullness(m.info),
     ),
-    (
-        "urifilter_filter_over_capacity",
-        "1: the filter holds more items than it is made for.",
-        lambda m: int(m.info.over_capacity),
-    ),
-    ("urifilter_filter_memory_bytes", "Memory of the filter's keys.", lambda m: m.info.memory),
-    ("urifilter_filter_epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
+    ("over_capacity", "1: the filter holds more items than it is made for.", lambda m: int(m.info.over_capacity)),
+    ("memory_bytes", "Memory of the filter's keys.", lambda m: m.info.memory),
+    ("epoch", "Rotations of the filter so far.", lambda m: m.info.epoch),
     (_SHARDS, "Shards of the filter.", lambda m: m.info.shards),
     (_RESTORING, "1: the filter is being restored.", lambda m: int(m.info.phase == "restoring")),
     (_RESTORING_SHARDS, "Shards that are not restored yet.", lambda m: 0 if m.info.phase != "restoring" else None),
     (
-        "urifilter_filter_restored_unacknowledged",
+        "restored_unacknowledged",
         "1: the filter was restored from a checkpoint, and nobody has acknowledged it.",
         lambda m: int(m.info.loss is not None),
     ),
     (
-        "urifilter_filter_has_archive",
+        "has_archive",
         "1: the filter has an archive outside Redis, to which checkpoints are written.",
         lambda m: int(m.info.archive not in {None, "redis"}),
     ),
+    ("checkpoint_age_seconds", "Seconds since the last checkpoint began.", lambda m: _since(m, m.info.checkpointed)),
     (
-        "urifilter_filter_checkpoint_age_seconds",
-        "Seconds since the last checkpoint began.",
-        lambda m: _since(m, m.info.checkpointed),
-    ),
-    (
-        "urifilter_filter_rotation_age_seconds",
+        "rotation_age_seconds",
         "Seconds since the last rotation.",
         lambda m: _since(m, m.info.live_slices[0].opened if m.info.epoch else None),
     ),
     (
-        "urifilter_filter_rotation_due_seconds",
+        "rotation_due_seconds",
         "Seconds until the next rotation; below 0: the rotation is late.",
         lambda m: None if m.info.next_rotation is None else m.info.next_rotation - m.at,
     ),
+    ("period_seconds", "Seconds between two rotations.", lambda m: m.info.period and seconds_of(m.info.period)),
+    ("in_flight_items", "Items that living holders have.", _of_claims("in_flight")),
+    ("lapsed_items", "Items whose holders are dead, or which were released and are due.", _of_claims("lapsed")),
+    ("delayed_items", "Items that were released, and are not due yet.", _of_claims("delayed")),
+    ("holders", "Living holders.", _of_claims("holders")),
     (
-        "urifilter_filter_period_seconds",
-        "Seconds between two rotations.",
-        lambda m: m.info.period and seconds_of(m.info.period),
-    ),
-    (
-        "urifilter_filter_in_flight_items",
-        "Items that living holders have.",
-        lambda m: m.info.claims and m.info.claims.in_flight,
-    ),
-    (
-        "urifilter_filter_lapsed_items",
-        "Items whose holders are dead, or which were released and are due.",
-        lambda m: m.info.claims and m.info.claims.lapsed,
-    ),
-    (
-        "urifilter_filter_delayed_items",
-        "Items that were released, and are not due yet.",
-        lambda m: m.info.claims and m.info.claims.delayed,
-    ),
-    ("urifilter_filter_holders", "Living holders.", lambda m: m.info.claims and m.info.claims.holders),
-    (
-        "urifilter_filter_oldest_lapse_seconds",
+        "oldest_lapse_seconds",
         "Seconds since the first of the lapsed items lapsed; 0: none has.",
         lambda m: m.info.claims and (m.info.claims.oldest_lapse or 0.0),
     ),
-    (
-        "urifilter_filter_lease_seconds",
-        "The longest lease that was used.",
-        lambda m: m.info.claims and m.info.claims.lease,
-    ),
-    (
-        "urifilter_filter_dead_letters",
-        "Dead letters that are kept: the newest, a mebibyte in each shard.",
-        lambda m: m.info.claims and m.info.claims.dead_letters,
-    ),
+    ("lease_seconds", "The longest lease that was used.", _of_claims("lease")),
+    ("dead_letters", "Dead letters that are kept: the newest, a mebibyte in each shard.", _of_claims("dead_letters")),
 )
 
 _seldom = Seldom()
@@ -346,10 +323,10 @@ async def _progress(filters: Filters, names: Iterable[str]) -> dict[str, Values]
     for name, task in tasks.items():
         if not task.done():
             task.cancel()
-        elif task.exception() is None and (shards := task.result()) and shards[0]:
-            found[name] = {_RESTORING: 1, _RESTORING_SHARDS: shards[0], _SHARDS: shards[1]}
-        elif not isinstance(task.exception(), UriFilterError | None):
-            task.result()
+            continue
+        with contextlib.suppress(UriFilterError):
+            if (shards := task.result()) and shards[0]:
+                found[name] = {_RESTORING: 1, _RESTORING_SHARDS: shards[0], _SHARDS: shards[1]}
     return found
 
 
@@ -368,16 +345,43 @@ class Gauges(CollectorRegistry):
         yield GaugeMetricFamily("urifilter_redis_up", "1: Redis answers.", self._redis)
         if self._archive is not None:
             yield GaugeMetricFamily("urifilter_archive_up", "1: the archive answered the last question.", self._archive)
-        up = GaugeMetricFamily("urifilter_filter_up", "1: the filter answers.", labels=["filter"])
-        for name, (is_up, _) in self._filters.items():
-            up.add_metric([name], int(is_up))
-        yield up
+        up = {name: int(is_up) for name, (is_up, _) in self._filters.items()}
+        yield _family(f"{_OF_FILTER}up", "1: the filter answers.", "filter", up)
         for gauge, text, _ in _GAUGES:
-            family = GaugeMetricFamily(gauge, text, labels=["filter"])
-            for name, (_, values) in self._filters.items():
-                if gauge in values:
-                    family.add_metric([name], values[gauge])
-            yield family
+            found = {name: values[gauge] for name, (_, values) in self._filters.items() if gauge in values}
+            yield _family(f"{_OF_FILTER}{gauge}", text, "filter", found)
+
+
+class UsageGauges(CollectorRegistry):
+    """The gauges of refused addresses, and of the tokens of these names."""
+
+    def __init__(self, used: Used, names: Iterable[str]) -> None:
+        super().__init__()
+        self._used, self._names = used, names
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges."""
+        yield _family(
+            "urifilter_token_last_used_timestamp_seconds",
+            "When the token was last used; it has no value before its first use.",
+            "token",
+            {name: self._used.tokens[name] for name in self._names if name in self._used.tokens},
+        )
+        most = sorted(self._used.refused.items(), key=lambda each: -each[1].times)[:SHOWN]
+        yield _family(
+            "urifilter_address_refusals",
+            f"Refused requests of an address; the {SHOWN} addresses with the most.",
+            "address",
+            {address: refused.times for address, refused in most},
+        )
+
+
+def _family(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Return a gauge that has a value for each value of a label."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
 
 
 def _keep(values: Mapping[str, Values]) -> None:

@@ -78,7 +78,7 @@ class Middleware:
             return
         began, exchange = time.perf_counter(), _Exchange(scope, receive, send)
         try:
-            refusal = self._refusal(scope) if self._alone else None
+            refusal = (_foreign(headers_of(scope)) or self._passed_on(scope)) if self._alone else None
             if refusal is None:
                 await self._app(scope, exchange.receive, exchange.send)
             else:
@@ -95,9 +95,6 @@ class Middleware:
                 self._refuse(group_of(client_of(scope, self._settings().trusted_proxies)))
             if self._settings().log_requests:
                 _log(scope, exchange, client_of(scope, self._settings().trusted_proxies), seconds)
-
-    def _refusal(self, scope: Scope) -> Refusal | None:
-        return _foreign(headers_of(scope)) or self._passed_on(scope)
 
     def _passed_on(self, scope: Scope) -> Refusal | None:
         """Refuse a request to a service without tokens that came through an unknown proxy."""

@@ -103,23 +103,18 @@ def parse(data: bytes, kind: type[M]) -> M:
     Raises:
         Refusal: the body is not JSON, or not of this kind.
     """
-    if len(data) < COLLECTED:
-        return _parsed(data, kind)
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return _parsed(data, kind)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _parsed(data: bytes, kind: type[M]) -> M:
+    holds_back = len(data) >= COLLECTED and gc.isenabled()
+    if holds_back:
+        gc.disable()
     try:
         content = read_json(data)
     except ValueError as error:
         raise Refusal("bad_json", f"the body is not JSON: {error}") from None
-    return _checked(content, kind, kind.model_validate)
+    else:
+        return _checked(content, kind, kind.model_validate)
+    finally:
+        if holds_back:
+            gc.enable()
 
 
 def _checked(content: Any, kind: type[M], read_as: Callable[[Any], M]) -> M:

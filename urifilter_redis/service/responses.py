@@ -37,6 +37,12 @@ class Error(BaseModel):
     was_there: list[bool | None] = Field(default=[], description="the answers that arrived, likewise")
 
 
+class OfFilter(BaseModel):
+    """An answer about a filter."""
+
+    filter: _Filter
+
+
 class Unique(BaseModel):
     """The items that were not seen before, in their order."""
 
@@ -46,29 +52,26 @@ class Unique(BaseModel):
     unique: int = Field(description="items that are new")
 
 
-class Inserted(BaseModel):
+class Inserted(OfFilter):
     """The age of each item before it was inserted, and whether it is new."""
 
-    filter: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
     new: list[bool] = Field(description="true: new")
     total: _Total
     unique: int = Field(description="items that are new")
 
 
-class Found(BaseModel):
+class Found(OfFilter):
     """The age of each item; nothing was inserted."""
 
-    filter: _Filter
     ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
     total: _Total
     seen: _Seen
 
 
-class WasThere(BaseModel):
+class WasThere(OfFilter):
     """Whether each item was there."""
 
-    filter: _Filter
     was_there: list[bool] = Field(description="for each item whether it was there")
     total: _Total
     seen: int = Field(description="items that were there")
@@ -82,10 +85,9 @@ class Counts(BaseModel):
     lapses: int = Field(description="how many holders of it have died")
 
 
-class Claimed(BaseModel):
+class Claimed(OfFilter):
     """The age of each item before it was claimed, and whether the holder has it now."""
 
-    filter: _Filter
     ages: list[int] = Field(description="0: claimed; n: seen, in the n-th newest slice; -1: in flight")
     claimed: list[bool] = Field(description="true: the holder has it now")
     counts: list[Counts] = Field(description="of those claimed items that have any")
@@ -93,20 +95,18 @@ class Claimed(BaseModel):
     unique: int = Field(description="items that were claimed")
 
 
-class Committed(BaseModel):
+class Committed(OfFilter):
     """The age of each item before it was committed, and whether this request made it final."""
 
-    filter: _Filter
     ages: list[int] = Field(description="0: final now; n: seen before, in the n-th newest slice")
     committed: list[bool] = Field(description="true: this request made it final")
     total: _Total
     unique: int = Field(description="items that this request made final")
 
 
-class Released(BaseModel):
+class Released(OfFilter):
     """Whether the holder had each item, which is given back."""
 
-    filter: _Filter
     was_there: list[bool] = Field(description="for each item whether the holder had it in flight")
     total: _Total
     seen: int = Field(description="items that were given back")
@@ -130,10 +130,9 @@ class Held(Taken):
     lease: float = Field(description="seconds for which the holder lives without a sign of life; 0: it has lapsed")
 
 
-class ListInFlight(BaseModel):
+class ListInFlight(OfFilter):
     """Items that somebody has in flight."""
 
-    filter: _Filter
     in_flight: list[Held] = Field(description="the items, in no order")
     next: str | None = Field(default=None, description=_NEXT)
 
@@ -145,18 +144,16 @@ class DeadLetter(Taken):
     reason: str = Field(description="why, as its holder has said")
 
 
-class ListDeadLetters(BaseModel):
+class ListDeadLetters(OfFilter):
     """Items that were rejected."""
 
-    filter: _Filter
     dead_letters: list[DeadLetter] = Field(description="the items, the latest first")
     next: str | None = Field(default=None, description=_NEXT)
 
 
-class Offered(BaseModel):
+class Offered(OfFilter):
     """The items that are offered once more."""
 
-    filter: _Filter
     was_there: list[bool] = Field(description="for each item of the request whether it had been rejected")
     total: _Total
     offered: int = Field(description="the number of items that this request offers")
@@ -169,10 +166,9 @@ class Others(BaseModel):
     due: float | None = Field(description="seconds until the next of them may lapse; null: there is none")
 
 
-class Reclaimed(BaseModel):
+class Reclaimed(OfFilter):
     """The items that were claimed."""
 
-    filter: _Filter
     claims: list[Taken] = Field(description="the items")
     total: int = Field(description="the number of these items")
     outstanding: Others | None = Field(
@@ -180,24 +176,21 @@ class Reclaimed(BaseModel):
     )
 
 
-class InFlight(BaseModel):
+class InFlight(OfFilter):
     """The number of items that the holder has."""
 
-    filter: _Filter
     in_flight: int = Field(description="items that the holder has in flight")
 
 
-class OfOne(BaseModel):
+class OfOne(OfFilter):
     """A filter that is there."""
 
-    filter: _Filter
     uid: str = Field(description="the filter's uid: 16 hex digits")
 
 
-class Rotated(BaseModel):
+class Rotated(OfFilter):
     """A rotation."""
 
-    filter: _Filter
     epoch: int = Field(description="the number of the filter's rotations so far; of a dry run, after the rotation")
     rotated: bool = Field(
         description="false: a dry run, or the filter was past the expected epoch: an earlier attempt, or others, did it"
@@ -206,34 +199,30 @@ class Rotated(BaseModel):
     problems: list[str] = Field(description="slices of the archive that are missing: their items expire late")
 
 
-class Checkpointed(BaseModel):
+class Checkpointed(OfFilter):
     """A checkpoint."""
 
-    filter: _Filter
     number: int = Field(description="the number of the checkpoint")
     begun: float = Field(description="time of Redis when it began, in seconds since 1970")
     shards: int = Field(description="shards that were written; the others had not changed")
     size: int = Field(description="bytes of these shards in the archive")
 
 
-class Acknowledged(BaseModel):
+class Acknowledged(OfFilter):
     """The restores that are acknowledged."""
 
-    filter: _Filter
     shards: int = Field(description="shards whose restore was not acknowledged yet")
 
 
-class United(BaseModel):
+class United(OfFilter):
     """A union."""
 
-    filter: _Filter
     added: int = Field(description="about so many items were added")
 
 
-class Dropped(BaseModel):
+class Dropped(OfFilter):
     """A drop."""
 
-    filter: _Filter
     dropped: bool = Field(description="false: there was no filter of this uid, perhaps because of an earlier attempt")
 
 
@@ -254,10 +243,9 @@ class Answered(BaseModel):
     seen: _Seen
 
 
-class Info(BaseModel):
+class Info(OfFilter):
     """The state of a filter."""
 
-    filter: _Filter
     now: float = Field(description="time of Redis, in seconds since 1970")
     measured: float = Field(description="when `info` was read, likewise")
     answered: Answered = Field(description="the items that this service has answered")
@@ -407,10 +395,9 @@ class Plots(BaseModel):
     day: Plot = Field(description="a sample each ten minutes")
 
 
-class Detail(BaseModel):
+class Detail(OfFilter):
     """A filter, with its plots."""
 
-    filter: str = Field(description="the filter's name")
     now: _Now
     measured: float = Field(description="when `info` was read, likewise")
     access: _Access

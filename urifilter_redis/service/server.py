@@ -112,9 +112,17 @@ class _Parent(Multiprocess):
     SIGHUP stays blocked here, so that a worker is born with it blocked, and lets it through once it has its handler.
     """
 
-    def __init__(self, config: uvicorn.Config, bound: socket.socket, again: Callable[[uvicorn.Config], None]) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - what a SIGHUP needs
+        self,
+        config: uvicorn.Config,
+        bound: socket.socket,
+        settings: ServiceSettings,
+        reopen_log: Callable[[], None],
+        again: Callable[[ServiceSettings], ServiceSettings | None],
+        make: Callable[[ServiceSettings], object],
+    ) -> None:
         super().__init__(config, sockets=[bound])
-        self._again = again
+        self._settings, self._reopen_log, self._again, self._make = settings, reopen_log, again, make
         self._running: set[int] = set()
 
     def handle_signals(self) -> None:
@@ -140,8 +148,14 @@ class _Parent(Multiprocess):
                 metrics.forget_worker(process)
 
     def handle_hup(self) -> None:
-        """Make the log file anew, and read the settings again; in workers too."""
-        self._again(self.config)
+        """Make the log file anew, and read the settings again; in workers too.
+
+        New settings are written down for the workers, and for those to come.
+        """
+        self._reopen_log()
+        new = self._again(self._settings)
+        if new is not None and publish(new):
+            self._settings, self.config.app = new, functools.partial(self._make, new)
         for worker in self.processes:
             if worker.pid is not None and worker.process.is_alive():
                 with contextlib.suppress(ProcessLookupError):
@@ -169,15 +183,16 @@ def serve(  # noqa: PLR0913 - all that it is started with
         os.environ[FOLDER_VARIABLE] = folder
         os.environ[BEGAN_VARIABLE] = str(time.time())
         reopen_log = functools.partial(reopen, log_file, daemon) if log_file is not None else _nothing
+        again = functools.partial(read_again, read=read)
         if settings.workers > 1:
             make = functools.partial(_application, reopen_log, published)
             config = _config(settings, log_file, functools.partial(make, settings))
-            supervisor = _Parent(config, bound, _rereading(settings, reopen_log, read, make))
+            supervisor = _Parent(config, bound, settings, reopen_log, again, make)
             release()
             supervisor.run()
             failed = any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes)
         else:
-            factory = functools.partial(_application, reopen_log, functools.partial(read_again, read=read), settings)
+            factory = functools.partial(_application, reopen_log, again, settings)
             server = _Server(_config(settings, log_file, factory), release)
             server.run(sockets=[bound])
             failed = not server.started
@@ -208,25 +223,6 @@ def _nothing() -> None:
     """Reopen no log: it is on stderr."""
 
 
-def _rereading(
-    settings: ServiceSettings,
-    reopen_log: Callable[[], None],
-    read: Callable[[], ServiceSettings],
-    make: Callable[[ServiceSettings], object],
-) -> Callable[[uvicorn.Config], None]:
-    """Return the parent's part of a SIGHUP: new settings are written down for its workers, and for those to come."""
-    had = settings
-
-    def again(config: uvicorn.Config) -> None:
-        nonlocal had
-        reopen_log()
-        new = read_again(had, read)
-        if new is not None and publish(new):
-            had, config.app = new, functools.partial(make, new)
-
-    return again
-
-
 def _application(
     reopen_log: Callable[[], None],
     again: Callable[[ServiceSettings], ServiceSettings | None],
@@ -236,7 +232,7 @@ def _application(
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    from urifilter_redis.service.app import make_app_of  # noqa: PLC0415 - metrics look for their folder when imported
+    from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
     from urifilter_redis.service.endpoints import Service  # noqa: PLC0415 - likewise
 
     Protocol.head_seconds = settings.limits.seconds
@@ -250,7 +246,7 @@ def _application(
                 loop.call_soon_threadsafe(service.renew, new)
 
     on_hangup(hang_up)
-    return make_app_of(service)
+    return make_app(service)
 
 
 def _end_with(parent: BaseProcess) -> None:

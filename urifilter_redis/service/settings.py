@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -56,6 +57,17 @@ def _no_truth(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("give a number, not true or false")  # noqa: TRY004 - pydantic tells of ValueErrors
     return value
+
+
+def _checked_by(check: Callable[[str], object]) -> AfterValidator:
+    """Return the validator of a text that ``check`` raises a ValueError about; an empty one is as good as none."""
+
+    def checked(value: str | None) -> str | None:
+        if value:
+            check(value)
+        return value or None
+
+    return AfterValidator(checked)
 
 
 Whole = Annotated[int, BeforeValidator(_no_truth)]
@@ -191,9 +203,9 @@ class ServiceSettings(BaseSettings):
         extra="forbid", frozen=True, env_prefix=_PREFIX, env_nested_delimiter="__", env_ignore_empty=True
     )
 
-    redis_url: str | None = None
-    prefix: str = DEFAULT_PREFIX
-    archive: str | None = None
+    redis_url: Annotated[str | None, _checked_by(check_url)] = None
+    prefix: Annotated[str, AfterValidator(check_prefix)] = DEFAULT_PREFIX
+    archive: Annotated[str | None, _checked_by(open_backend)] = None
     timeout: Annotated[Number, Field(gt=0, le=3600)] | None = None
     rotate: Literal["auto", "never"] = "auto"
     host: str = "127.0.0.1"
@@ -206,25 +218,6 @@ class ServiceSettings(BaseSettings):
     limits: Limits = Limits()
     tokens: tuple[TokenSettings, ...] = ()
     filters: dict[str, FilterSettings] = {}
-
-    @field_validator("prefix")
-    @classmethod
-    def _check_prefix(cls, value: str) -> str:
-        return check_prefix(value)
-
-    @field_validator("redis_url")
-    @classmethod
-    def _check_redis(cls, value: str | None) -> str | None:
-        if value:
-            check_url(value)
-        return value or None
-
-    @field_validator("archive")
-    @classmethod
-    def _check_archive(cls, value: str | None) -> str | None:
-        if value:
-            open_backend(value)
-        return value or None
 
     @field_validator("filters")
     @classmethod

@@ -16,17 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import GaugeMetricFamily
-
 from urifilter_redis.service import FOLDER_VARIABLE
 from urifilter_redis.service.tokens import Token
 
 #: Addresses, and names of tokens, that are remembered: those that were noted last.
 MOST_ADDRESSES, MOST_NAMES = 256, 10_000
-
-#: Addresses that the metrics show: those that were refused most often.
-SHOWN = 20
 
 #: Seconds until a worker's notes are with the others'.
 PAUSE = 1.0
@@ -52,9 +46,7 @@ class Used:
 
     def with_more(self, more: Used) -> Used:
         """Return both together, without the oldest if that is too much."""
-        tokens = dict(self.tokens)
-        for name, last in more.tokens.items():
-            tokens[name] = max(last, tokens.get(name, 0.0))
+        tokens = self.tokens | {name: max(last, self.tokens.get(name, 0.0)) for name, last in more.tokens.items()}
         refused = dict(self.refused)
         for address, (times, last) in more.refused.items():
             before = refused.get(address, Refused(0, 0.0))
@@ -142,35 +134,6 @@ class Usage:
         except FileNotFoundError:
             return Used()
         return Used(found["tokens"], {address: Refused(*each) for address, each in found["refused"].items()})
-
-
-class UsageGauges(CollectorRegistry):
-    """The gauges of refused addresses, and of the tokens of these names."""
-
-    def __init__(self, used: Used, names: Iterable[str]) -> None:
-        super().__init__()
-        self._used, self._names = used, names
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the gauges."""
-        tokens = GaugeMetricFamily(
-            "urifilter_token_last_used_timestamp_seconds",
-            "When the token was last used; it has no value before its first use.",
-            labels=["token"],
-        )
-        for name in self._names:
-            if name in self._used.tokens:
-                tokens.add_metric([name], self._used.tokens[name])
-        yield tokens
-        addresses = GaugeMetricFamily(
-            "urifilter_address_refusals",
-            f"Refused requests of an address; the {SHOWN} addresses with the most.",
-            labels=["address"],
-        )
-        most = sorted(self._used.refused.items(), key=lambda each: -each[1].times)[:SHOWN]
-        for address, refused in most:
-            addresses.add_metric([address], refused.times)
-        yield addresses
 
 
 def _newest(values: Mapping[str, T], most: int, time_of: Callable[[T], float]) -> dict[str, T]:
