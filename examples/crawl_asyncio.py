@@ -17,7 +17,7 @@ from rich.console import Console
 
 from urifilter_redis import AsyncClaims, AsyncUriFilter
 
-FILTER = "crawl"
+FILTER = "crawl-asyncio"
 
 #: Pages that a process fetches at the same time, and those that it keeps waiting at most.
 TASKS, WAITING = 16, 100

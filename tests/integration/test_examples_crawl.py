@@ -58,8 +58,8 @@ def test_threads(crawl, count):
 
 def check_committed(site, server) -> None:
     """Every page is committed, and nobody has any in flight."""
-    assert server.client().hlen("urifilter:{crawl:0}:leases") == 0
-    with UriFilter.open("crawl", redis=server.url) as news:
+    assert server.client().hlen("urifilter:{crawl-asyncio:0}:leases") == 0
+    with UriFilter.open("crawl-asyncio", redis=server.url) as news:
         assert all(news.contains_many([site.at("127.0.0.1", path) for path in site.pages]))
 
 
@@ -72,7 +72,7 @@ def test_processes(crawl, any_server, monkeypatch):
         failing = {path for path, page in site.pages.items() if page.fails}
         assert Counter(site.fetched()) == {path: TRIES if path in failing else 1 for path in site.pages}
         check_committed(site, any_server)
-    with UriFilter.open("crawl") as news:
+    with UriFilter.open("crawl-asyncio") as news:
         dead_letters = news.dead_letters(limit=1000)
     assert {each.item for each in dead_letters} == {site.at("127.0.0.1", path) for path in failing}
     assert {each.failures for each in dead_letters} == {TRIES - 1}
