@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import cli
-from support.sentinels import replica_of
+from support.sentinels import catch_up, replica_of
 from support.servers import Server, silent_port, wait_until
 
 from urifilter_redis import ServerUnavailable, Timeouts, UriFilter
@@ -37,18 +37,8 @@ def _filled(master, replica):
     master.ask("flushall")
     with UriFilter.create("news", redis=master.url, **FILTER) as news:
         news.insert_many(["a", "b"])
-    _same(master, replica)
+    catch_up(master, replica)
     return master, replica
-
-
-def _same(master, *replicas) -> None:
-    """Wait until replicas have all that the master has."""
-    offset = master.ask("info", "replication")["master_repl_offset"]
-    for each in replicas:
-        with each.client() as client:
-            wait_until(
-                lambda there=client: there.info("replication")["slave_repl_offset"] >= offset, "it does not catch up"
-            )
 
 
 def _asked(server) -> int:
@@ -68,11 +58,11 @@ def test_replicas_do_the_work(pair, clients):
         assert (_asked(master) - masters, _asked(replica) - replicas) == (0, 3)
         assert news.insert("c") is True
         assert (_asked(master) - masters, _asked(replica) - replicas) == (1, 3)
-        _same(master, replica)
+        catch_up(master, replica)
         assert news.contains("c") is True
         with news.claims() as mine:
             assert mine.claim("d") is True
-            _same(master, replica)
+            catch_up(master, replica)
             assert news.contains_many(["a", "d"]) == [True, True]  # by the script that knows claims
             replicas = _asked(replica)
             assert news.contains("d") is True
@@ -144,7 +134,7 @@ def test_a_replica_of_an_older_epoch(replicated, clients):
     shape = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
     with clients.create("news", redis=master.url, **shape, **READS) as news:
         news.insert("a")
-        _same(master, replica)
+        catch_up(master, replica)
         assert news.contains("a") is True
         replica.ask("replicaof", "no", "one")
         news.rotate()
@@ -179,7 +169,7 @@ def test_behind_sentinels(watched, clients):
         news.insert("a")
         master = watched.present
         replica = next(each for each in (watched.master, *watched.replicas) if each is not master)
-        _same(master, replica)
+        catch_up(master, replica)
         before = _asked(replica)
         assert news.contains("a") is True
         assert _asked(replica) == before + 1

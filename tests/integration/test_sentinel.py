@@ -17,7 +17,7 @@ import pytest
 from redis.sentinel import Sentinel
 from support import cli, crawler
 from support.forked import in_child
-from support.sentinels import Told, Watched, follow
+from support.sentinels import Told, Watched, catch_up, follow
 from support.servers import PATIENCE, group_of, silent_port, suspend, wait_until
 from support.service import Service, ask
 
@@ -91,9 +91,8 @@ def test_a_failover(watched, clients):
     with clients.create("news", redis=watched.url, timeouts=LONG, wait_replicas=1, **FILTER) as news:
         assert news.insert("a") is True
         after = watched.failover()
-        for each in (watched.master, *watched.replicas):
-            if each is not after:
-                follow(each, after)
+        for each in watched.others(after):
+            follow(each, after)
         assert news.insert("a") is False
         assert news.insert("b") is True
         with UriFilter.open("news", redis=after.url) as there:
@@ -156,7 +155,7 @@ def test_calls_are_held(replicated, clients, message):
     master, replica = replicated()
     UriFilter.create("news", redis=master.url, **FILTER).close()
     with Told(master) as told, clients.open("news", redis=told.url, timeouts=LONG) as news:
-        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        catch_up(master, replica)
         told.tell("+selected-slave", SELECTED)
         wait_until(lambda: is_held(news), "it does not hear it")
         promoting = threading.Timer(0.2, promote, (told, replica, *message))
@@ -195,7 +194,7 @@ def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
         opened, go = queue.Queue(), threading.Event()
         inserting = thread.submit(insert, told.url, opened, go)
         news = opened.get(timeout=PATIENCE)
-        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        catch_up(master, replica)
         told.tell("+selected-slave", SELECTED)
         wait_until(lambda: is_held(news), "it does not hear it")
         go.set()
@@ -219,7 +218,7 @@ def test_threads_that_hear_at_once(replicated, monkeypatch):
         opened, go = queue.Queue(), threading.Event()
         inserting = thread.submit(insert_by_threads, told.url, opened, go)
         opened.get(timeout=PATIENCE)
-        wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        catch_up(master, replica)
         told.tell("+selected-slave", SELECTED)
         time.sleep(2 * sentinels.POLL)
         go.set()
@@ -238,7 +237,7 @@ def test_sentinels_that_are_not_heard(replicated, clients, monkeypatch):
     with Told(master) as told:
         told.refuses = True
         with clients.open("news", redis=told.url, timeouts=LONG) as news:
-            wait_until(lambda: _caught_up(master), "the replica does not catch up")
+            catch_up(master, replica)
             promote(told, replica)
             wait_until(lambda: [news.insert("a")] and inserted_on(replica) == 1, "it does not ask")
 
@@ -352,7 +351,7 @@ def test_a_master_that_comes_back_as_one(watched, clients):
     with clients.create("news", redis=watched.url, timeouts=LONG, **FILTER) as news:
         assert news.insert("a") is True
         before = watched.present
-        wait_until(lambda: _caught_up(before), "the replica does not catch up")
+        catch_up(before, *watched.others(before))
         before.kill()
         after = watched.wait_for_another(before)
         before.start()
@@ -361,11 +360,6 @@ def test_a_master_that_comes_back_as_one(watched, clients):
         assert news.insert("b") is True
         with UriFilter.open("news", redis=after.url) as there:
             assert there.contains_many(["a", "b"]) == [True, True]
-
-
-def _caught_up(master) -> bool:
-    state = master.ask("info", "replication")
-    return state.get("slave0", {}).get("offset") == state["master_repl_offset"]
 
 
 @pytest.mark.sampled
@@ -437,11 +431,11 @@ def test_what_the_dead_master_had_not_passed_on(watched):
     """Without ``wait_replicas`` exactly those answers are given again; with it none was given."""
     watched.clean()
     before = watched.present
-    replica = next(each for each in (watched.master, *watched.replicas) if each is not before)
+    (replica,) = watched.others(before)
     options = {"redis": watched.url, "timeouts": LONG}
     with UriFilter.create("news", **options, **FILTER) as news, UriFilter.open("news", **options) as other:
         assert news.insert_many(range(10)) == [True] * 10
-        wait_until(lambda: _caught_up(before), "the replica does not catch up")
+        catch_up(before, *watched.others(before))
         _cut_off(before, watched)
         assert news.insert_many(range(10, 20)) == [True] * 10
         waits = {"redis": watched.url, "timeouts": Timeouts(reply=1, total=1), "wait_replicas": 1}
@@ -478,7 +472,7 @@ def test_exactly(watched, tmp_path, waits):
         os.killpg(each.pid, signal.SIGSTOP)  # at once: to list the processes takes a while, in which they would go on
     suspend(*(pid for each in running for pid in group_of(each.pid)))
     replicated = set(out.read_text().split())
-    wait_until(lambda: _caught_up(before), "the replica does not catch up")
+    catch_up(before, *watched.others(before))
     _cut_off(before, watched)
     for each in running:
         os.killpg(each.pid, signal.SIGCONT)
@@ -503,9 +497,8 @@ def test_exactly(watched, tmp_path, waits):
 
 def _cut_off(master, watched: Watched) -> None:
     """Let a master have no replica from now on: those that there are can neither go on nor come back."""
-    for each in (watched.master, *watched.replicas):
-        if each is not master:
-            each.suspend()
+    for each in watched.others(master):
+        each.suspend()
     master.ask("execute_command", "CLIENT", "KILL", "TYPE", "replica")
 
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from support import cli
+from support.sentinels import catch_up
 from support.servers import KINDS, wait_until
 from support.service import Service, ask, request
 
@@ -125,13 +126,8 @@ def test_each_command_that_is_told_waits(pair, clients, command):
         with pytest.raises(AnswerLost, match=FEW) as lost:
             method(items)
         replica.resume()
-        clients.wait_until(lambda: _caught_up(master), "the replica does not catch up")
+        catch_up(master, replica)
         assert method(items, retry=lost.value) == answers
-
-
-def _caught_up(master) -> bool:
-    state = master.ask("info", "replication")
-    return state["slave0"]["offset"] == state["master_repl_offset"]
 
 
 @pytest.mark.quick

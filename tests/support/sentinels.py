@@ -26,6 +26,23 @@ def follow(replica: Server, master: Server) -> None:
         client.replicaof("127.0.0.1", master.port)
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica does not follow")
         wait_until(lambda: attached(master, replica), "the master does not know its replica")
+    catch_up(master, replica)
+
+
+def catch_up(master: Server, *replicas: Server) -> None:
+    """Wait until replicas have all that their master has now, and hear of what it does from now on.
+
+    After a copy of everything a master sends nothing before the replica's next acknowledgement, up to a second later.
+    So something is published first: only when that has arrived does the stream run.
+    """
+    master.ask("publish", "catch-up", "")
+    offset = master.ask("info", "replication")["master_repl_offset"]
+    for each in replicas:
+        with each.client() as client:
+            wait_until(
+                lambda there=client: there.info("replication")["slave_repl_offset"] >= offset,
+                "the replica does not catch up",
+            )
 
 
 def attached(master: Server, *replicas: Server) -> bool:
@@ -202,11 +219,13 @@ class Watched:
             wait_until(lambda: client.execute_command("ROLE")[0] == b"master", "it does not become the master")
         return after
 
+    def others(self, server: Server) -> list[Server]:
+        return [each for each in (self.master, *self.replicas) if each is not server]
+
     def whole(self) -> bool:
         """Whether all servers run, and all but one are replicas of that, as the Sentinels know."""
         with contextlib.suppress(redis.RedisError):
-            master = self.present
-            return attached(master, *(each for each in (self.master, *self.replicas) if each is not master))
+            return attached(self.present, *self.others(self.present))
         return False
 
     def clean(self) -> None:
@@ -215,13 +234,12 @@ class Watched:
             if each.process.poll() is not None:
                 each.start()
             each.resume()
-        for each in (self.master, *self.replicas):
-            if each is not self.present:
-                follow(each, self.present)  # Sentinels would see to that after eight seconds
+        for each in self.others(self.present):
+            follow(each, self.present)  # Sentinels would see to that after eight seconds
         wait_until(self.whole, "the replicas do not come back", patience=60)
         wait_until(lambda: self._known(all_well=True), "the Sentinels do not find all well", patience=60)
-        with self.present.client() as client:
-            client.flushall()
+        self.present.ask("flushall")
+        catch_up(self.present, *self.others(self.present))
         for each in (self.master, *self.replicas):
             with each.client() as client:
                 client.script_flush()
