@@ -613,10 +613,18 @@ def test_the_sdk_in_several_loops(service, any_server):
     for n in range(3):
         assert asyncio.run(api.insert_ages("sdk", [f"{n}"])) == [0]
 
+    async def left():
+        """Of a call that is refused nothing is unresolved, because nothing was sent."""
+        with contextlib.suppress(FilterAPIError):
+            await api.insert_ages("sdk", ["c"])
+        raise ValueError(len(api.unresolved))
+
     async def parent():
         assert await api.insert_ages("sdk", ["a"]) == [0]
-        said = await refused_in_child(lambda: api.insert_ages("sdk", ["b"]))
-        assert said.startswith(f"{FilterAPIError.__name__}: no event loop of asyncio runs here")
+        for ask in (api.filters, lambda: api.insert_ages("sdk", ["b"])):
+            said = await refused_in_child(ask)
+            assert said.startswith(f"{FilterAPIError.__name__}: no event loop of asyncio runs here")
+        assert await refused_in_child(left) == "ValueError: 0"
         assert await api.insert_ages("sdk", ["b"]) == [0]
         await api.close()
 

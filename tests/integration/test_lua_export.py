@@ -96,3 +96,11 @@ def test_a_full_disk(tmp_path):
         assert json.loads(err)["error"] == f"{tmp_path}: nothing was written: File too large"
         assert content(tmp_path) == before
         cli.run("lua", "export", tmp_path)
+
+
+def test_many_files_of_others(tmp_path):
+    """Three are named, and the others counted."""
+    for name in list(FILES)[:5]:
+        (tmp_path / name).write_bytes(b"mine")
+    _, err = cli.run("lua", "export", tmp_path, code=2)
+    assert " and 2 more: name another folder" in err

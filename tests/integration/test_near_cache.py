@@ -275,6 +275,14 @@ def test_dropped_while_an_answer_is_on_its_way(news, valkey):
         news.insert("b")
 
 
+def test_nothing_is_known_from_the_beginning_of_a_drop(news):
+    news.insert("a")
+    flow = dropping.drop(news._session)
+    next(flow)
+    assert known(news, "a") == [False]
+    flow.close()
+
+
 def test_asked_while_a_drop_is_on_its_way(news):
     """An answer that arrives before the last reply to a drop is dropped with that reply."""
     flow = dropping.drop(news._session)

@@ -84,6 +84,16 @@ def test_it_is_kept_again(any_server):
     assert len(crawled(any_server, taken_up)) == 1
 
 
+def test_what_others_have_in_flight_is_theirs(any_server):
+    """Also if its payload is a request of this spider."""
+    crawled(any_server, leave_two)
+    with UriFilter.open("news", redis=any_server.url) as news, news.claims() as mine:
+        text = next(each.payload for each in news.in_flight() if each.item == C)
+        assert mine.claim_many(["https://example.com/d"], payload=lambda _: text) == [True]
+        assert crawled(any_server, taken_up) == [B, C]
+        assert [each.item for each in news.in_flight()] == ["https://example.com/d"]
+
+
 def test_five_spiders_of_a_filter(any_server):
     """Each takes up what a spider of its own name has left."""
     spiders = [type("Named", (Spider,), {"name": f"spider{n}"}) for n in range(5)]

@@ -123,6 +123,7 @@ def test_an_archive_that_comes_back(any_server, disk, point):
             assert insert(service, "other", ["a"]).status in {404, 503}
             disk.mount()
             wait_until(lambda: "problems" not in listed(service), "it does not find its archive again")
+            assert service.log().count("WARNING the archive is back") == (not point)  # an empty folder is no outage
             assert insert(service, "news", ["a", "b", "c"]).json()["ages"] == [1, 1, 0]
             assert "other" in listed(service)["filters"]
             assert insert(service, "other", ["a", "b"]).json()["ages"] == [1, 0]
@@ -142,6 +143,7 @@ def test_an_archive_that_goes_away(any_server, disk):
         assert wait_until(lambda: listed(service)["filters"] == ["asleep", "news"], "not listed")
         assert insert(service, "news", ["a"]).json()["ages"] == [1]
         assert "problems" not in listed(service)
+        assert "the archive is back" not in service.log()
         disk.unmount(point=False)
         found = listed(service)
         assert found["filters"] == list(found["problems"]) == ["asleep", "news"]

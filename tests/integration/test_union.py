@@ -74,6 +74,23 @@ def test_the_next_checkpoint_has_it(any_server, folder, make_filter):
         assert target.contains_many(["a", "b", "c"]) == [True] * 3
 
 
+def test_the_next_checkpoint_has_it_in_closed_slices(any_server, folder, make_filter):
+    """Those of the checkpoint before are taken over only if they have not changed since."""
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("all", **where, **PRECISE | TIMED[0]) as target:
+        few = make_filter("few", **target.settings)
+        few.insert_many(["a", "b", "c"])
+        for each in (few, target):  # its slice was closed before the target's new one was opened
+            each.rotate()
+        target.checkpoint()
+        target.union("few")
+        target.checkpoint()
+    with any_server.client() as admin:
+        admin.flushall()
+    with UriFilter.open("all", **where) as target:
+        assert target.ages(["a", "b", "c"]) == [2, 2, 2]
+
+
 def test_forgotten_items(server):
     """Seen in either is seen; what only one has forgotten, and the other never saw, stays new."""
     target, source = pair(server, shards=2)

@@ -12,6 +12,7 @@ from support.described import info_of
 from urifilter_redis.errors import ServerUnavailable
 from urifilter_redis.service import FOLDER_VARIABLE, metrics
 from urifilter_redis.service.filters import Measured
+from urifilter_redis.service.logs import Seldom
 
 COUNT = "from urifilter_redis.service import metrics; metrics.note_restart()"
 
@@ -58,3 +59,44 @@ def test_the_gauges_that_were_read_last(tmp_path, monkeypatch):
     assert items_told(Known(None)) == 2
     assert items_told(Known(3, began=30.0)) == 3
     assert items_told(Known(None)) == 3
+
+
+def test_an_outage_is_said_once(monkeypatch, caplog):
+    """At once, and not at each scrape."""
+    monkeypatch.setattr(metrics, "_seldom", Seldom())
+    for _ in range(2):
+        asyncio.run(metrics.read_gauges(Known(None)))
+        assert caplog.text.count("the metrics of filters are the last known: away") == 1
+
+
+class Slow(Known):
+    """Nothing is read in time, and ``hangs``: how far a restore is neither."""
+
+    hangs, ended = False, False
+
+    async def measured(self, _: str) -> Measured:
+        await asyncio.sleep(60)
+
+    async def restoring(self, _: str) -> tuple[int, int]:
+        try:
+            await asyncio.sleep(60 if self.hangs else 0)
+        except asyncio.CancelledError:
+            self.ended = True
+            raise
+        return 1, 4
+
+
+def test_how_far_a_restore_is_without_a_reading():
+    told = asyncio.run(metrics.read_gauges(Slow(2))).collect()
+    found = {each.name: [sample.value for sample in each.samples] for each in told}
+    assert (found["urifilter_filter_restoring_shards"], found["urifilter_filter_shards"]) == ([1], [4])
+
+
+def test_a_question_about_a_restore_that_takes_too_long_is_ended():
+    async def read(filters: Slow) -> bool:
+        filters.hangs = True
+        await metrics.read_gauges(filters)
+        await asyncio.sleep(0)
+        return filters.ended  # before the loop's end cancels what is left
+
+    assert asyncio.run(read(Slow(2)))

@@ -49,6 +49,12 @@ def test_a_child_has_nothing_unresolved_of_its_parents(client, monkeypatch):
     assert client.mine.commit(ITEMS, retry=ended) == [True] * 12
 
 
+def test_a_child_has_none_of_its_parents_claims_by_their_items_either(client):
+    client.mine.claim_many(ITEMS)
+    assert client.in_a_child(lambda: client.mine.claimed(ITEMS)) == []
+    assert len(client.mine.claimed(ITEMS)) == 12
+
+
 def test_a_child_is_another_holder_and_has_nothing_in_flight(client, news):
     client.mine.claim_many(ITEMS)
 
