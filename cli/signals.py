@@ -42,8 +42,8 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-class Interrupted(Exception):
-    """A signal asked to stop.
+class Interrupted(BaseException):
+    """A signal asked to stop. As with KeyboardInterrupt, nobody takes it for a failure of what it interrupts.
 
     Attributes:
         number: the signal's number.

@@ -55,6 +55,9 @@ class Coalescer:
         The call is sent again as a whole, by one of its callers at a time. An item that was never sent leaves the
         combined call without an answer.
         """
+        combined.note()  # the answers that have arrived, also while a call of another shard waits for its next slice
+        if batch.combined is None:
+            return
         call, mine = combined.call_of(batch), asyncio.get_running_loop().create_future()
         landed = combined.flights.setdefault(call, mine)
         if landed is mine:

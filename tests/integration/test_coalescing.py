@@ -14,7 +14,7 @@ from support.forked import in_child
 from support.gate import Gate, settle
 from support.proxy import Fault, Proxy, at_random, first
 from support.room import leave_room, make_room
-from support.servers import wait_until
+from support.servers import PATIENCE, wait_until
 from support.together import together
 
 from urifilter_redis import (
@@ -30,6 +30,9 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
+from urifilter_redis.bloom.digest import shard_of
+from urifilter_redis.engine.steps import Pause
+from urifilter_redis.flows import items
 
 QUICK = Timeouts(connect=1, reply=0.3, total=0.3)
 
@@ -662,6 +665,44 @@ def test_growing(server):
     new, slices = asyncio.run(run())
     assert new == 1000
     assert len(slices) > 2
+
+
+def test_retried_while_a_slice_is_made(server, monkeypatch):
+    """The answer that has arrived is told, also if the call of another shard waits until its next slice is there."""
+    create(server, capacity=100, retention="growing", shards=2)
+    grow, begun, may_grow = items.grow, [], []
+
+    def slow(*arguments):
+        begun.append(arguments)
+        while not may_grow:
+            yield Pause(0.01)
+        return (yield from grow(*arguments))
+
+    async def run():
+        async with AsyncUriFilter.open("news", redis=server.url) as news:
+            limit, inserted = server.ask("hmget", "urifilter:{news:0}:meta", "limit", "inserted")
+            room = int(limit) - int(inserted)
+            of_shard = [[], []]
+            for number in range(10 * room):
+                (digest,) = news._session.digester([number])
+                of_shard[shard_of(digest, 2)].append(number)
+            full, other = of_shard
+            await news.insert_many(full[:room])
+            leader, cancelled, waits = asked(news.insert, other[0], other[1], full[room])
+            async with asyncio.timeout(PATIENCE):
+                while not begun:
+                    await asyncio.sleep(0.01)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            (lost,) = news.unresolved
+            try:
+                assert await news.insert(other[1], retry=lost) is True
+            finally:
+                may_grow.append(True)
+            assert await asyncio.gather(leader, waits) == [True, True]
+
+    monkeypatch.setattr(items, "grow", slow)
+    asyncio.run(run())
 
 
 def test_a_refused_call_that_runs_late(make_server):

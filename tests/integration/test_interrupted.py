@@ -286,6 +286,50 @@ def test_every_place_of_a_retry_of_a_claim(queue, other, sample, monkeypatch):
         mine.close()
 
 
+class Stopped(Exception):
+    """As task queues raise it from the handler of a signal."""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("command", ["claim", "reclaim"])
+def test_an_exception_of_a_handler(queue, other, monkeypatch, command):
+    """Whatever its class: what no caller was told of is given back, as after Ctrl-C."""
+    perform, items = driver.perform_step, in_each_shard()
+    if command == "reclaim":
+        with other.claims() as theirs:
+            theirs.claim_many(items)
+    for stop in range(1, 6):
+        mine, sent = queue.claims(lease=3600), itertools.count()
+
+        def stopped(step, sender, *, sent=sent, stop=stop):
+            outcome = perform(step, sender)
+            if next(sent) == stop:
+                raise Stopped
+            return outcome
+
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "perform_step", stopped)
+            try:
+                mine.claim_many(items) if command == "claim" else mine.reclaim(6)
+                break
+            except Stopped:
+                pass
+        beats(queue, mine, monkeypatch)
+        assert (mine.held, mine.unresolved, other.beat(mine.holder)) == ([], [], 0)
+        mine.close()
+    assert stop > 2
+
+
+def test_every_place_leaves_the_only_connection(server):
+    """A place in the pool that Ctrl-C took would be missing for ever."""
+    with UriFilter.create("news", redis=server.url, connections=1, timeouts=Timeouts(connect=1), **THREE) as news:
+        calls = {"events": ("call",)}
+        for at in range(1, 1 + limit_of(partial(news.insert, *fresh()[:1]), **calls)):
+            item, *_ = fresh()
+            answer = interrupted(at, partial(news.insert, item), **calls)
+            assert (resolved(news, news.insert, item) if answer is None else answer) is True, at
+
+
 def test_a_forked_child_of_a_thread_that_calls(any_server):
     """A fork while other threads call leaves the child a holder that can claim and close."""
     with UriFilter.create("news", redis=any_server.url, **THREE) as queue, queue.claims() as mine:

@@ -338,3 +338,26 @@ def test_a_reclaim_that_fails_half_way(monkeypatch):
         mine = api.claims("news")
         assert mine.reclaim(5) == mine.held == [Claim("a", "A", failures=1, lapses=2)]
         mine.close()
+
+
+@pytest.mark.parametrize(("status", "code"), [(507, "filter_full"), (409, "refused")])
+def test_what_was_done_in_part_keeps_its_key(status, code):
+    """Under another key the answer "new" that has arrived would become "seen"."""
+    part = (status, {}, {"error_code": code, "error": "half done", "ages": [0, None]})
+    with Scripted(part, ages(0, 0)) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError) as told:
+            api.unique("news", ["a", "b"])
+        assert (told.value.error_code, told.value.answers) == (code, [True, None])
+        assert api.unique("news", ["a", "b"], retry=told.value) == ["a", "b"]
+    assert len({headers["Idempotency-Key"] for _, headers, _ in server.seen}) == 1
+
+
+def test_claims_that_come_with_an_error_are_in_flight():
+    part = (409, {}, {"error_code": "refused", "error": "half done", "ages": [0, None]})
+    gone = (404, {}, {"error_code": "filter_not_found", "error": "none"})
+    with Scripted(part, gone) as server, FilterAPIClient(server.url) as api:
+        mine = api.claims("news")
+        with pytest.raises(FilterAPIError):
+            mine.claim_many(["a", "b"])
+        assert mine.held == [Claim("a", "a")]
+        mine.close()

@@ -12,11 +12,11 @@ import time
 
 import pytest
 from support.blocked import SDK, Clients
-from support.proxy import Fault, HttpProxy
+from support.proxy import Fault, HttpProxy, never
 from support.servers import wait_until
 from support.service import ask
 
-from urifilter_redis import Claim, Timeouts
+from urifilter_redis import Claim, FilterAPIError, Timeouts
 from urifilter_redis.engine import driver, holdings
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, claims_backend
 
@@ -308,3 +308,23 @@ def test_both_objects_are_the_libraries(api, news, service):
     with api.claims("news") as mine, news.claims() as other:
         assert type(mine) is type(other)
     assert json.loads(json.dumps(mine.held)) == []
+
+
+def test_a_claim_of_an_earlier_holder(service, news):
+    """``retry=`` after the object has become another holder: what it claims moves to that."""
+    with (
+        HttpProxy(service.port) as between,
+        FilterAPIClient(between.url, timeouts=QUICK) as api,
+        api.claims("news", lease=60) as mine,
+        news.claims() as other,
+    ):
+        between.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(FilterAPIError) as lost:
+            mine.claim_many(["a", "b"])
+        between.plan = never
+        mine._run(mine._backend._renew())
+        assert mine.claim_many(["a", "b"], retry=lost.value) == [True, True]
+        mine._beat_once()
+        assert {each.item for each in mine.held} == {"a", "b"}
+        assert other.claim_many(["a", "b"]) == [False, False]
+        assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_flight"] == 2

@@ -228,8 +228,10 @@ def test_a_key_for_other_claims(service, news):
     assert news.contains_many([by_shard[1], by_shard[2]]) == [False, True]
 
 
-def test_a_repeated_reclaim_tells_the_old_items_first(service, news):
+@pytest.mark.parametrize("shards", [3, 40])
+def test_a_repeated_reclaim_tells_the_old_items_first(service, make_filter, shards):
     """The holder has them in flight, and new ones that lapsed meanwhile in other shards may use up the limit."""
+    news = make_filter(shards=shards)
     with news.claims() as others, service.raw() as connection:
         for number in range(1, 10):
             content = json.dumps({"holder": HOLDER, "lease": 60, "limit": 1}).encode()

@@ -7,6 +7,8 @@ import csv
 import gzip
 import io
 import json
+import signal
+import zlib
 from itertools import chain
 
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from urifilter_redis.cli import lines, records
 from urifilter_redis.cli.lines import placed_windows, why_unreadable, windows_of
 from urifilter_redis.cli.records import PLAIN, Form, Place, item_of
+from urifilter_redis.cli.signals import Interrupted, Signals
 
 BOM = codecs.BOM_UTF8
 CSV, JSONL = Form("csv", field="url"), Form("jsonl", field="url")
@@ -359,3 +362,27 @@ def test_trimmed_items_are_items_of_themselves(pieces):
     assert trim.items([item]) == PLAIN.items([item]) == [item]
     assert item == item.strip()
     assert (b"\xc2\xa0" in item) == (b"\xc2\xa0" in pieces)
+
+
+class Interrupting:
+    """Unpacks a gzip file, and a signal comes meanwhile."""
+
+    def __init__(self) -> None:
+        self._unpacks = zlib.decompressobj(wbits=31)
+
+    def __getattr__(self, name):
+        return getattr(self._unpacks, name)
+
+    def decompress(self, piece: bytes) -> bytes:
+        signal.raise_signal(signal.SIGINT)
+        return self._unpacks.decompress(piece)
+
+
+def test_a_signal_while_a_file_is_unpacked(tmp_path, monkeypatch):
+    """It is no damage of the file, behind which an import would go on."""
+    (tmp_path / "urls.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    monkeypatch.setitem(lines._COMPRESSED, b"\x1f\x8b\x08", Interrupting)
+    told: list[str] = []
+    with Signals() as signals, pytest.raises(Interrupted), signals.allowed():
+        list(windows_of([str(tmp_path / "urls.gz")], told.append))
+    assert told == []

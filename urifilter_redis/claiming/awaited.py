@@ -265,10 +265,9 @@ class AsyncClaims(AsyncBaseClaims):
         found: Found = []
         try:
             return await self._run(self._backend.reclaim(limit, found))  # type: ignore[no-any-return]
-        except Exception:
-            raise
-        except BaseException:
-            self._holdings.leave_all(found)
+        except BaseException as error:
+            if not isinstance(error, UriFilterError):  # also what a handler of a signal raises
+                self._holdings.leave_all(found)
             raise
 
     async def outstanding(self, within: float | None = None) -> Outstanding:
@@ -344,7 +343,7 @@ class AsyncClaims(AsyncBaseClaims):
             return pending.answered(question, method.result(await self._run(self._backend.resolve(question))))
         except BaseException as error:
             pending.failed(question, error)
-            if not isinstance(error, Exception):
+            if not (isinstance(error, UriFilterError) and error.batch is question):  # nobody gets the answers
                 if known is None:
                     self._holdings.abandon()
                 else:

@@ -267,10 +267,9 @@ class Claims(BlockingBaseClaims):
         found: Found = []
         try:
             return self._run(self._backend.reclaim(limit, found))  # type: ignore[no-any-return]
-        except Exception:
-            raise
-        except BaseException:
-            self._holdings.leave_all(found)
+        except BaseException as error:
+            if not isinstance(error, UriFilterError):  # also what a handler of a signal raises
+                self._holdings.leave_all(found)
             raise
 
     def outstanding(self, within: float | None = None) -> Outstanding:
@@ -346,7 +345,7 @@ class Claims(BlockingBaseClaims):
             return pending.answered(question, method.result(self._run(self._backend.resolve(question))))
         except BaseException as error:
             pending.failed(question, error)
-            if not isinstance(error, Exception):
+            if not (isinstance(error, UriFilterError) and error.batch is question):  # nobody gets the answers
                 if known is None:
                     self._holdings.abandon()
                 else:

@@ -72,9 +72,13 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
     """
     shards, begun = session.config.shards, holdings.begin_round()
     first, record = made.start(shards)
+    order = [*range(first, shards), *range(first)]
     holdings.partial = True
     try:
-        for some in chunked([*range(first, shards), *range(first)], INSPECTED_AT_ONCE):
+        if record and shards > INSPECTED_AT_ONCE:  # those with a record come first, see _inspect
+            there = yield from ask(session, *(("HEXISTS", session.keys.shard(n).replies, record) for n in order))
+            order = [shard for _, shard in sorted(zip(there, order, strict=True), key=lambda pair: -pair[0])]
+        for some in chunked(order, INSPECTED_AT_ONCE):
             for shard in (yield from _inspect(session, holdings, some, record)):
                 part = 0
                 while len(made.found) < made.limit and (yield from _reclaim_part(session, holdings, shard, made, part)):

@@ -283,7 +283,6 @@ class API:
                 if error.error_code in Limits.CODES and call.halve(at):
                     self._limits.learn(error.error_code, call, part)
                     continue
-                part.note_arrived(error.content.get(call.field))
                 error.indices = [part.start + index for index in error.indices]
                 with_batch(error, call)
                 raise
@@ -340,16 +339,19 @@ class API:
         if request.answered and not fits(request.reply):
             text = f"{self.session.where}: its answer is not for these items"
             request.error = FilterAPIError(text, error_code=BAD_RESPONSE)
-        if isinstance(request.error, FilterAPIError) and request.error.error_code == BAD_RESPONSE:
-            request.in_doubt = True
-        if request.error is None:
+        error = None if request.error is None else as_api_error(request.error)
+        if error is None:
             part.reply = request.reply
             part.in_doubt = False
+        else:
+            # what a request has done in part is told once more under its key alone
+            done_in_part = part.note_arrived(error.content.get(OPERATIONS[operation].field))
+            request.in_doubt = request.in_doubt or done_in_part or error.error_code == BAD_RESPONSE
         if part.call_id is not None and not part.in_doubt:
             done, part.call_id = part.call_id, None
             ids.release(done)
-        if request.error is not None:
-            raise as_api_error(request.error)
+        if error is not None:
+            raise error
 
 
 class Connector:

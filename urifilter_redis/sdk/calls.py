@@ -49,10 +49,12 @@ class Part:
     reply: dict[str, Any] | None = None
     arrived: list[int | None] | None = None
 
-    def note_arrived(self, found: object) -> None:
-        """Note the answers that came with an error, if they are one for each item."""
-        if isinstance(found, list) and len(found) == len(self.items):
-            self.arrived = [int(each) if isinstance(each, int) else None for each in found]
+    def note_arrived(self, found: object) -> bool:
+        """Note the answers that came with an error, if they are one for each item; return whether there are any."""
+        if not isinstance(found, list) or len(found) != len(self.items):
+            return False
+        self.arrived = [int(each) if isinstance(each, int) else None for each in found]
+        return any(each is not None for each in self.arrived)
 
     def is_answered_by(self, field: str, reply: dict[str, Any]) -> bool:
         """Whether a reply has an answer for each item of this part."""
@@ -158,9 +160,10 @@ class APICall:
         """Return a context manager for the time of a part's request."""
         return contextlib.nullcontext()
 
-    def answers_of(self, part: Part) -> list[int]:
-        """Return an answer for each item of an answered part."""
-        assert part.reply is not None  # noqa: S101 - as the part is answered
+    def answers_of(self, part: Part) -> list[int | None]:
+        """Return the answers to a part so far, None for each item without one."""
+        if part.reply is None:
+            return part.arrived or [None] * len(part.items)
         return list(map(int, part.reply[self.field]))
 
     @property
@@ -171,13 +174,7 @@ class APICall:
     @property
     def answers(self) -> list[int | None]:
         """The answers so far: ages, or 1 (was there) and 0 (was not); None for each item without an answer."""
-        found: list[int | None] = []
-        for part in self.parts:
-            if part.reply is None:
-                found += part.arrived or [None] * len(part.items)
-            else:
-                found += self.answers_of(part)
-        return found
+        return [answer for part in self.parts for answer in self.answers_of(part)]
 
     @property
     def filter_answer(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ class ClaimsCall(APICall):
     Attributes:
         holdings: what notes the answers; None: nothing does.
         payloads: claim: the payload of each item; None: each item is its own.
+        ends: whether it ends claims: it commits, rejects or releases.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - all of it is what a call is
@@ -58,7 +59,7 @@ class ClaimsCall(APICall):
         Raises:
             FilterAPIError: JSON cannot carry some items or payloads (``bad_item``).
         """
-        self.payloads, self._ends = payloads, method.command != "claim"
+        self.payloads, self.ends = payloads, method.command != "claim"
         what = (filter_typeid, "reject" if "reason" in more else method.command, None)
         super().__init__(what, method.command, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
@@ -72,7 +73,7 @@ class ClaimsCall(APICall):
         content = super().body(part)
         if self.payloads is not None:
             content["payloads"] = list(self.payloads[part.start : part.start + len(part.items)])
-        return content | _in_base64(part.items) if self._ends else content
+        return content | _in_base64(part.items) if self.ends else content
 
     @contextlib.contextmanager
     def under_way(self, part: Part) -> Iterator[None]:
@@ -84,8 +85,7 @@ class ClaimsCall(APICall):
         try:
             yield
         finally:
-            if part.reply is not None:
-                self._note(self.holdings, part)
+            self._note(self.holdings, part)
             self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
     def _note(self, holdings: Holdings, part: Part) -> None:
@@ -93,7 +93,9 @@ class ClaimsCall(APICall):
         told = False
         counts = {each["index"]: each for each in (part.reply or {}).get("counts", ())}
         for index, (item, answer) in enumerate(zip(part.items, answers, strict=True)):
-            if self._ends:
+            if answer is None:
+                continue
+            if self.ends:
                 holdings.drop(SHARD, encode_item(item))
             elif answer == IN_FLIGHT:
                 told = told or not holdings.has(SHARD, encode_item(item))
@@ -107,7 +109,7 @@ class ClaimsCall(APICall):
             holdings.note_released(SHARD, self.more["delay"])
 
     def _cuts(self, items: Sequence[object]) -> list[int]:
-        weights = sizes(items, in_base64=self._ends)
+        weights = sizes(items, in_base64=self.ends)
         if self.payloads is not None:
             weights = list(map(operator.add, weights, sizes([0 if each is None else each for each in self.payloads])))
         return cuts(weights)
@@ -158,7 +160,14 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         return self._call(RELEASE, objects, key, retry, {"delay": check_delay(delay), "failed": failed})
 
     def resolve(self, question: ClaimsCall) -> Flow[ClaimsCall]:
-        return self._api.resolve(question)
+        """Ask for the answers of a call; what it claims for a holder of before ``_renew`` moves to the present one."""
+        answered = yield from self._api.resolve(question)
+        asked = {name: question.more[name] for name in self._holder()}
+        if not question.ends and asked != self._holder():
+            claimed = {encoded for encoded, age in zip(question.encoded, answered.answers, strict=True) if age == 0}
+            known = {encoded: claim for encoded, claim in self.holdings.held[SHARD].items() if encoded in claimed}
+            yield from self._move(known, asked)
+        return answered
 
     def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
         """Drop the items of an interrupted claim; the next beat then finds that the service counts others."""
@@ -207,11 +216,16 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
     def _renew(self) -> Flow[None]:
         """Become another holder: release all items in flight, and claim them again.
 
-        Items that the holdings lack (of a claim or reclaim whose answer was lost) lapse with the old holder. Items that
-        were gone are dropped.
+        Items that the holdings lack (of a claim or reclaim whose answer was lost) lapse with the old holder.
         """
-        holdings, known = self.holdings, dict(self.holdings.held[SHARD])
-        old, holdings.holding = self._holder(), Holding(new_holder(), holdings.holding.lease)
+        holdings, old = self.holdings, self._holder()
+        holdings.holding = Holding(new_holder(), holdings.holding.lease)
+        yield from self._move(dict(holdings.held[SHARD]), old)
+        holdings.orphans.clear()  # they stay with the old holder
+
+    def _move(self, known: dict[bytes, Claim], old: dict[str, Any]) -> Flow[None]:
+        """Release items that an old holder has, and claim them for the present one; drop those that were gone."""
+        holdings = self.holdings
         gone = yield from self._answers(RELEASE, [claim.item for claim in known.values()], old)
         back = [each for each, was_there in zip(known.items(), gone, strict=True) if was_there]
         moved = [(encoded, claim) for encoded, claim in back if in_json(claim.item) and in_json(claim.payload)]
@@ -223,7 +237,6 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         for encoded in known.keys() - mine:
             if holdings.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
                 holdings.drop(SHARD, encoded)
-        holdings.orphans.clear()  # they stay with the old holder
 
     def _answers(
         self, method: Method[Any], objects: Sequence[Any], holder: dict[str, Any], payloads: Sequence[Any] | None = None

@@ -201,7 +201,10 @@ class Server:
                 meanwhile()
             return sending.receive()
         finally:
-            sending.leave()
+            try:
+                sending.leave()
+            finally:  # Ctrl-C as the first call begins would cost a place in the pool for ever; a second does the rest
+                sending.leave()
 
     def begin(self, commands: Sequence[Arguments]) -> Sending:
         """Send a pipeline once, and do not wait for its replies; ``Sending.finish`` returns the outcomes.
