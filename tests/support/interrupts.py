@@ -18,10 +18,7 @@ class Interrupt:
     """
 
     def __init__(
-        self,
-        at: int = 0,
-        packages: tuple[str, ...] = ("urifilter_redis",),
-        events: tuple[str, ...] = ("line", "call"),
+        self, at: int = 0, packages: tuple[str, ...] = ("urifilter_redis",), events: tuple[str, ...] = ("line", "call")
     ) -> None:
         self.at, self.places, self._events = at, 0, events
         self._parts = tuple(f"/{name}" if name.endswith(".py") else f"/{name}/" for name in packages)
