@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.archive_steps import ArchiveSteps
-from support.archives import leftovers, sound
+from support.archives import leftovers, let_restorers_die, sound
 
 from urifilter_redis import (
     ArchiveError,
@@ -172,9 +172,7 @@ def test_restore_at_each_step(any_server, admin, folder, disk, steps):
         admin.flushall()
         with away:
             UriFilter.open("news", redis=any_server.url, archive=folder).close()
-        for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
-            if admin.hexists(key, "restored"):
-                admin.hset(key, "restored", 0)
+        let_restorers_die(any_server)
         with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
             assert news.restored is None or news.restored.problems == ()
             assert 0 not in news.ages([*items(0), *items(1)])
@@ -202,8 +200,7 @@ def test_create_at_each_step(any_server, admin, folder, disk, steps):
             UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
         phases.append(admin.hget(META, "phase"))
         disk.mount()
-        if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
-            admin.hset(META, "restored", 0)
+        let_restorers_die(any_server)
         with UriFilter.create("news", **made) as news:
             assert 0 not in news.ages(items(0))
     assert steps.number > 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.archives import leftovers, sound
+from support.archives import leftovers, let_restorers_die, sound
 from support.killer import name_of
 from support.servers import Saved
 
@@ -81,11 +81,6 @@ def restored_by_a_late_one(server, folder, archived_filter, step="archive downlo
     return Suspended(*restorer(server, folder), step)
 
 
-def silent(server) -> None:
-    """Let the restorer have been silent for long."""
-    server.ask("hset", META, "restored", 0)
-
-
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
 @pytest.mark.usefixtures("usual_timeouts")
 def test_a_published_checkpoint_keeps_its_blobs(any_server, folder, archived_filter, fails):
@@ -135,7 +130,7 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
 def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
     late = restored_by_a_late_one(any_server, folder, archived_filter, retention="growing")
-    silent(any_server)
+    let_restorers_die(any_server)
     other = archived_filter()
     assert other.restored.shards == 1
     assert other.insert_ages(range(1000, 7000)).count(0) > 5_900
@@ -439,7 +434,7 @@ def test_a_restorer_that_died_while_it_filled(any_server, folder, archived_filte
     Suspended(*restorer(any_server, folder), "restore finish")
     size = any_server.ask("strlen", "urifilter:{news:0}:history")
     any_server.ask("set", "urifilter:{news:0}:history", bytes(size))
-    silent(any_server)
+    let_restorers_die(any_server)
     assert 0 not in archived_filter().ages(range(100))
 
 
