@@ -178,10 +178,10 @@ def clean_server(_shared):
 
 @pytest.fixture(scope="session")
 def _shared():
-    running: dict[str, servers.Server] = {}
+    running: dict[str, servers.Server | Cluster] = {}
     yield running
-    for server in running.values():
-        server.stop()
+    for each in running.values():
+        each.stop()
 
 
 @pytest.fixture(scope="module")
@@ -204,16 +204,13 @@ def watched(_watched):
 @pytest.fixture
 def replicated(make_server):
     """A master of a test's own and its replica: ``replicated(kind, **config)``."""
-    made: list[servers.Server] = []
+    with contextlib.ExitStack() as made:
 
-    def make(kind: str = "redis70", **config) -> tuple[servers.Server, servers.Server]:
-        master = make_server(kind, **config)
-        made.append(replica_of(master))
-        return master, made[-1]
+        def make(kind: str = "redis70", **config) -> tuple[servers.Server, servers.Server]:
+            master = make_server(kind, **config)
+            return master, made.enter_context(replica_of(master))
 
-    yield make
-    for each in made:
-        each.stop()
+        yield make
 
 
 def _clean(running, kind):
@@ -313,56 +310,35 @@ def browser():
 @pytest.fixture
 def make_server():
     """Make a server of a test's own, which it may kill: ``make_server(kind, **config)``."""
-    made: list[servers.Server] = []
-
-    def make(kind: str = servers.DEFAULT, **config) -> servers.Server:
-        made.append(servers.Server(kind, **config))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
-@pytest.fixture(scope="session")
-def _clusters():
-    running: dict[str, Cluster] = {}
-    yield running
-    for each in running.values():
-        each.stop()
+    with contextlib.ExitStack() as made:
+        yield lambda kind=servers.DEFAULT, **config: made.enter_context(servers.Server(kind, **config))
 
 
 @pytest.fixture
-def cluster(_clusters):
+def cluster(_shared):
     """Three masters of Debian's Redis without replicas, empty; a test brings back the slots that it moves."""
-    return _cluster_of(_clusters, "redis70")
+    return _cluster_of(_shared, "redis70")
 
 
 @pytest.fixture(params=["redis70", pytest.param("valkey", marks=pytest.mark.slow)])
-def any_cluster(request, _clusters):
+def any_cluster(request, _shared):
     """Three masters of Debian's Redis, empty; in the slow tests of Valkey, too."""
-    return _cluster_of(_clusters, request.param)
+    return _cluster_of(_shared, request.param)
 
 
 def _cluster_of(running, kind):
-    if kind not in running:
-        running[kind] = Cluster(kind)
-    running[kind].tidy()
-    return running[kind]
+    name = f"a cluster of {kind}"
+    if name not in running:
+        running[name] = Cluster(kind)
+    running[name].tidy()
+    return running[name]
 
 
 @pytest.fixture
 def make_cluster():
     """Make a cluster of a test's own, which it may damage: ``make_cluster(kind, replicas=1, **config)``."""
-    made: list[Cluster] = []
-
-    def make(kind: str = "redis70", **more) -> Cluster:
-        made.append(Cluster(kind, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+    with contextlib.ExitStack() as made:
+        yield lambda kind="redis70", **more: made.enter_context(Cluster(kind, **more))
 
 
 @pytest.fixture
@@ -424,14 +400,10 @@ def archived_filter(any_server, folder):
     """Make a filter with an archive in a folder, or open it: ``archived_filter(**settings)``."""
     from urifilter_redis import UriFilter
 
-    opened = []
+    with contextlib.ExitStack() as made:
 
-    def make(**settings):
-        where = {"redis": any_server.url, "archive": folder}
-        news = UriFilter.create("news", **where, **settings) if settings else UriFilter.open("news", **where)
-        opened.append(news)
-        return news
+        def make(**settings):
+            make_it = UriFilter.create if settings else UriFilter.open
+            return made.enter_context(make_it("news", redis=any_server.url, archive=folder, **settings))
 
-    yield make
-    for each in opened:
-        each.close()
+        yield make

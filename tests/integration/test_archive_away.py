@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.archives import leftovers, sound
+from support.archive_steps import ArchiveSteps
+from support.archives import leftovers, let_restorers_die, sound
 
 from urifilter_redis import (
     ArchiveError,
@@ -25,7 +26,6 @@ from urifilter_redis import (
 from urifilter_redis.archive.export import export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import prune, verify_all
-from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.storage.backends import open_backend
 
@@ -68,9 +68,8 @@ class Steps:
     """
 
     def __init__(self, monkeypatch, disk) -> None:
-        self._perform, self._disk, self._count = driver.perform_step, disk, 0
-        self.number, self.ended, self._is_on = 0, False, False
-        monkeypatch.setattr(driver, "perform_step", self.perform)
+        self._disk, self._steps = disk, ArchiveSteps(monkeypatch, but=frozenset({"archive close"}))
+        self.number, self.ended = 0, False
 
     def each(self, begin: int = 1):
         """Yield for each number what is entered to have the disk away from that step on; at its end it is back."""
@@ -81,18 +80,12 @@ class Steps:
 
     @contextlib.contextmanager
     def _away(self):
-        self._count, self._is_on = 0, True
+        self._steps.at(self.number, self._disk.unmount)
         with contextlib.suppress(ArchiveError, FilterNotFound):
             yield
-        self._is_on, self.ended = False, self._count < self.number
+        self.ended = len(self._steps.names) < self.number
+        self._steps.at(0)
         self._disk.mount()
-
-    def perform(self, step, connector):
-        if getattr(step, "name", "").startswith("archive ") and step.name != "archive close":
-            self._count += 1
-            if self._is_on and self._count == self.number:
-                self._disk.unmount()
-        return self._perform(step, connector)
 
 
 @pytest.fixture(params=[True, False], ids=["empty", "gone"])
@@ -179,9 +172,7 @@ def test_restore_at_each_step(any_server, admin, folder, disk, steps):
         admin.flushall()
         with away:
             UriFilter.open("news", redis=any_server.url, archive=folder).close()
-        for key in admin.scan_iter("*:meta"):  # one that has begun to write is taken over when it is silent
-            if admin.hexists(key, "restored"):
-                admin.hset(key, "restored", 0)
+        let_restorers_die(any_server)
         with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
             assert news.restored is None or news.restored.problems == ()
             assert 0 not in news.ages([*items(0), *items(1)])
@@ -209,8 +200,7 @@ def test_create_at_each_step(any_server, admin, folder, disk, steps):
             UriFilter.create("news", **made, timeouts=Timeouts(restoring=0))
         phases.append(admin.hget(META, "phase"))
         disk.mount()
-        if admin.hexists(META, "restored"):  # one that has begun to write is taken over when it is silent
-            admin.hset(META, "restored", 0)
+        let_restorers_die(any_server)
         with UriFilter.create("news", **made) as news:
             assert 0 not in news.ages(items(0))
     assert steps.number > 10
@@ -258,25 +248,14 @@ def test_upkeep(folder, any_server, tmp_path):
 def test_dropped_while_a_slice_is_archived(any_server, archive, monkeypatch):
     """A rotation that publishes its slice when the filter is dropped leaves nothing, and a new filter can be made."""
     made = {"redis": any_server.url, "archive": archive} | ROLLING
-    done, number = [], 0
-    perform = driver.perform_step
-
-    def dropping(step, connector):
-        if getattr(step, "name", "").startswith("archive "):
-            done.append(step.name)
-            if len(done) == number:
-                monkeypatch.setattr(driver, "perform_step", perform)
-                drop_filter("news", redis=any_server.url, archive=archive)
-        return perform(step, connector)
-
-    for number in (1, 3, 6, 9, 12, 15):  # noqa: B007 - ``dropping`` looks at it
+    steps = ArchiveSteps(monkeypatch)
+    for number in (1, 3, 6, 9, 12, 15):
         with UriFilter.create("news", **made) as news:
             news.insert_many(items(0))
-            done.clear()
-            monkeypatch.setattr(driver, "perform_step", dropping)
+            steps.at(number, lambda: drop_filter("news", redis=any_server.url, archive=archive))
             with contextlib.suppress(Exception):
                 news.rotate()
-            monkeypatch.setattr(driver, "perform_step", perform)
+            steps.at(0)
         drop_filter("news", redis=any_server.url, archive=archive)
         backend = open_backend(archive)
         assert drive(backend.keys()) == []

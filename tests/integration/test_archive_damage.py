@@ -21,6 +21,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.archive_steps import ArchiveSteps
 from support.archives import blob_of, drop_field, leftovers, lie, more, piece_of, put, sound
 from support.disk import mounted
 from support.mongo import MongoServer
@@ -39,7 +40,6 @@ from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import entries, examine_archive, show, verify_all
 from urifilter_redis.base_blocking import drop_filter
-from urifilter_redis.engine import driver
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
@@ -172,9 +172,7 @@ def damage(data, path, others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
-)
+@pytest.mark.parametrize("name", RETENTIONS)
 @fuzzed(max_examples=80)
 @given(data=st.data())
 def test_any_file_damaged_in_any_way(name, made, copied, any_server, data):
@@ -617,9 +615,7 @@ def right(ages, seen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.slow) for each in ("forever", "ring")] + ["rolling"]
-)
+@pytest.mark.parametrize("name", RETENTIONS)
 @fuzzed(max_examples=80)
 @given(data=st.data())
 def test_damaged_export(name, made, tmp_path, data):
@@ -803,44 +799,6 @@ def test_full_disk(name, small_disk, any_server):
     (small_disk / "ballast").unlink(missing_ok=True)
 
 
-class _At:
-    """Does something before the n-th step of an archive, or after it."""
-
-    def __init__(self, monkeypatch, name="perform_step") -> None:
-        self._perform, self.names, self.number = getattr(driver, name), [], 0
-        self.act, self.after = lambda: None, False
-        monkeypatch.setattr(driver, name, self.perform if name == "perform_step" else self.async_perform)
-
-    def at(self, number, act, *, after=False):
-        self.names, self.number, self.act, self.after = [], number, act, after
-
-    def _due(self, step):
-        if not getattr(step, "name", "").startswith("archive "):
-            return False
-        self.names.append(step.name)
-        return len(self.names) == self.number
-
-    def perform(self, step, connector):
-        due = self._due(step)
-        if due and not self.after:
-            self.act()
-        outcome = self._perform(step, connector)
-        if due and self.after:
-            self.act()
-        return outcome
-
-    async def async_perform(self, step, connector):
-        due = self._due(step)
-        if due and not self.after:
-            self.act()
-            await asyncio.sleep(0)
-        outcome = await self._perform(step, connector)
-        if due and self.after:
-            self.act()
-            await asyncio.sleep(0)
-        return outcome
-
-
 @pytest.fixture(scope="module")
 def kept_mongo():
     server = MongoServer(kept=True)
@@ -872,7 +830,7 @@ def completes(act) -> bool:
 def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["ring"]
-    steps = _At(monkeypatch)
+    steps = ArchiveSteps(monkeypatch)
     with UriFilter.create("news", redis=any_server.url, archive=archive + IMPATIENT, **options) as news:
         news.insert_many(FIRST)
         steps.at(0, kept_mongo.kill)
@@ -901,7 +859,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
 def test_mongodb_killed_in_a_restore(kept_mongo, any_server, admin, monkeypatch):
     """It fails with an error of the archive; once the server is back, another one completes it."""
     archive, options = kept_mongo.url, SETTINGS | RETENTIONS["rolling"]
-    steps = _At(monkeypatch)
+    steps = ArchiveSteps(monkeypatch)
     with UriFilter.create("old", redis=any_server.url, archive=archive, **options) as old:
         for some in (FIRST, SECOND):
             old.insert_many(some)
@@ -962,7 +920,7 @@ def test_asyncio(async_archive, any_server):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sample):
     """A task that is cancelled in any step leaves the archive sound, and another one completes it."""
-    steps = _At(monkeypatch, "perform_step_async")
+    steps = ArchiveSteps(monkeypatch, "perform_step_async")
 
     async def cancelled(news, number):
         task = asyncio.create_task(news.checkpoint(full=True))
@@ -978,7 +936,7 @@ def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sam
         async with await AsyncUriFilter.create("news", **where, **SETTINGS, **RETENTIONS["ring"]) as news:
             await news.insert_many(FIRST)
             await news.checkpoint()
-            steps.at(0, None)
+            steps.at(0)
             await news.checkpoint(full=True)
             assert len(steps.names) > 10
             died, numbers = 0, sample(range(1, len(steps.names)), 4)
@@ -987,7 +945,7 @@ def test_cancelled_checkpoint(after, async_archive, any_server, monkeypatch, sam
                 died += await cancelled(news, number)
                 await asyncio.to_thread(sound, async_archive)
             assert died == len(numbers)
-            steps.at(0, None)
+            steps.at(0)
             await news.checkpoint()
         return numbers
 

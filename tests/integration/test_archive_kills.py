@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.archives import leftovers, sound
+from support.archives import leftovers, let_restorers_die, sound
 from support.in_flight import Holder, in_flight
 from support.killer import Killer
 from support.servers import Saved
@@ -185,19 +185,11 @@ def kill_at(scene, killer, points) -> None:
         scene.set()
         died += killer.kill(number, when, *scene.what())
         if scene.method != "prune":
-            _let_die(scene.server)
+            let_restorers_die(scene.server)
         killer.steps(*scene.what())
         scene.check()
         scene.clear()
     assert died >= len(points) / 2
-
-
-def _let_die(server) -> None:
-    """Let a restorer that was killed have been silent for long enough to be taken over."""
-    with server.client() as admin:
-        for key in admin.scan_iter("*:meta"):
-            if admin.hexists(key, "restored"):
-                admin.hset(key, "restored", 0)
 
 
 def test_pieces():

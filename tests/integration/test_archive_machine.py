@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from support.archives import leftovers, sound
+from support.archives import leftovers, let_restorers_die, sound
 from support.in_flight import Holder, in_flight, let_lapse
 from support.pipelines import pipelines
 
@@ -345,9 +345,7 @@ class Machine(RuleBasedStateMachine):
         for number, _ in enumerate(pipelines(flow, self.news._connector)):
             if number == steps:
                 break
-        with self.server.client() as admin:
-            if admin.hexists("urifilter:{news:0}:meta", "restored"):
-                admin.hset("urifilter:{news:0}:meta", "restored", 0)
+        let_restorers_die(self.server)
 
     def teardown(self):
         if hasattr(self, "news"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.archives import leftovers, sound
+from support.archives import leftovers, let_restorers_die, sound
 from support.killer import name_of
 from support.servers import Saved
 
@@ -77,17 +77,8 @@ def restored_by_a_late_one(server, folder, archived_filter, step="archive downlo
     news = archived_filter(**{"capacity": 1000} | settings)
     news.insert_many(range(500))
     news.checkpoint()
-    flush(server)
-    return Suspended(*restorer(server, folder), step)
-
-
-def flush(server) -> None:
     server.ask("flushall")
-
-
-def silent(server) -> None:
-    """Let the restorer have been silent for long."""
-    server.ask("hset", META, "restored", 0)
+    return Suspended(*restorer(server, folder), step)
 
 
 @pytest.mark.parametrize("fails", ["checkpoint finish", "archive delete"])
@@ -106,7 +97,7 @@ def test_a_published_checkpoint_keeps_its_blobs(any_server, folder, archived_fil
         running.fail(OSError("away")) if fails.startswith("archive") else give_up(running)
     sound(folder)
     news.checkpoint()
-    flush(any_server)
+    any_server.ask("flushall")
     assert 0 not in archived_filter().ages(range(400))
 
 
@@ -132,14 +123,14 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
     kept.write_bytes(bytes(len(kept.read_bytes())))
     news.insert("b")
     news.checkpoint()
-    flush(any_server)
+    any_server.ask("flushall")
     assert 0 not in archived_filter().ages([*range(300), "a", "b"])
 
 
 def test_a_restorer_that_wakes_up(any_server, folder, archived_filter):
     """It finds that another has taken over, and changes nothing; what was inserted meanwhile stays."""
     late = restored_by_a_late_one(any_server, folder, archived_filter, retention="growing")
-    silent(any_server)
+    let_restorers_die(any_server)
     other = archived_filter()
     assert other.restored.shards == 1
     assert other.insert_ages(range(1000, 7000)).count(0) > 5_900
@@ -163,7 +154,7 @@ def test_a_late_opener_leaves_a_whole_filter_alone(any_server, folder, archived_
 def test_the_server_dies_while_its_archive_is_looked_at(any_server, folder, archived_filter):
     """What was begun is gone with it; the next one does it."""
     late = restored_by_a_late_one(any_server, folder, archived_filter)
-    flush(any_server)
+    any_server.ask("flushall")
     with pytest.raises(FilterNotFound):
         late.go_on()
     assert any_server.ask("exists", META) == 0
@@ -177,7 +168,7 @@ def test_a_checkpoint_of_a_server_that_came_back(any_server, folder, archived_fi
     news.checkpoint()
     news.insert_many(range(1000, 1500))
     late = Suspended(checkpoint(news._session), news._connector, "HSCAN replies")
-    flush(any_server)
+    any_server.ask("flushall")
     other = archived_filter()
     assert other.restored.checkpoint == 1
     late.go_on()
@@ -213,7 +204,7 @@ def test_a_slice_that_was_archived_by_another_line_of_time(any_server, folder, a
     saved.bring_back()
     news.insert_many(range(100, 200))
     news.checkpoint()
-    flush(any_server)
+    any_server.ask("flushall")
     again = archived_filter()
     assert 0 not in again.ages(range(200))
     again.rotate()
@@ -291,7 +282,7 @@ def test_changed_between_what_is_read(any_server, archived_filter, what):
         else:
             assert other.forget(["x"]) == [True]
     running.go_on()
-    flush(any_server)
+    any_server.ask("flushall")
     assert "x" not in archived_filter()
 
 
@@ -310,7 +301,7 @@ def test_rejected_or_offered_once_more_between_what_is_read(any_server, folder, 
     with UriFilter.open("news", redis=any_server.url) as other:
         mine.reject(["x"]) if what == "reject" else other.retry_dead_letters(["x"])
     running.go_on()
-    flush(any_server)
+    any_server.ask("flushall")
     again = archived_filter()
     assert "x" in {each.item for each in [*again.dead_letters(), *again.in_flight()]} or again.release(["x"]) == [True]
 
@@ -330,7 +321,7 @@ def test_inserted_after_the_bitmaps_were_read(any_server, archived_filter):
             assert client.execute_command(*call.command()) == [0], after
         if after == "the bitmaps":
             running.go_on()
-            flush(any_server)
+            any_server.ask("flushall")
             again = archived_filter()
             assert "x" not in again
     assert "x" in again
@@ -341,7 +332,7 @@ def test_leftovers_of_another_filter(any_server, folder):
     any_server.ask("set", "urifilter:{news:0}:today", b"\xff" * 3120)
     with pytest.raises(SliceLost, match="earlier filter"):
         UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000)
-    flush(any_server)
+    any_server.ask("flushall")
     with UriFilter.create("news", redis=any_server.url, archive=folder, capacity=1000) as news:
         size = news.config.bytes
         news.checkpoint()
@@ -354,7 +345,7 @@ def test_leftovers_of_another_filter(any_server, folder):
 def test_an_archive_that_is_not_there(any_server, folder, tmp_path, archived_filter):
     """An empty folder in its place, and a registration that is gone, make no new filter."""
     archived_filter(capacity=1000).checkpoint()
-    flush(any_server)
+    any_server.ask("flushall")
     with pytest.raises(ArchiveMissing, match="is that mounted"):
         UriFilter.create("news", redis=any_server.url, archive=(tmp_path / "other").as_uri(), capacity=1000)
     with pytest.raises(ArchiveMissing, match="had the archive"):
@@ -426,7 +417,7 @@ def test_inserted_while_all_slices_are_read(any_server, folder, archived_filter)
     running = Suspended(checkpoint(news._session), news._connector, "GETRANGE history_1")
     assert news.insert("x")
     running.go_on()
-    flush(any_server)
+    any_server.ask("flushall")
     again = archived_filter()
     before = "x" in again
     again.rotate()
@@ -439,11 +430,11 @@ def test_a_restorer_that_died_while_it_filled(any_server, folder, archived_filte
     news.checkpoint()
     news.insert_many(range(100))
     news.rotate()
-    flush(any_server)
+    any_server.ask("flushall")
     Suspended(*restorer(any_server, folder), "restore finish")
     size = any_server.ask("strlen", "urifilter:{news:0}:history")
     any_server.ask("set", "urifilter:{news:0}:history", bytes(size))
-    silent(any_server)
+    let_restorers_die(any_server)
     assert 0 not in archived_filter().ages(range(100))
 
 

@@ -14,6 +14,7 @@ import pytest
 import redis as redis_py
 from support.killer import SCRIPTS
 from support.proxy import Fault, Proxy, first
+from support.together import together
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, Claim, Outstanding, Timeouts, UriFilter
 from urifilter_redis.engine import driver, holdings
@@ -92,9 +93,9 @@ def test_by_hand(news, other):
         assert sorted(theirs.reclaim(), key=lambda claim: claim.item) == [Claim("b", "b", 1), Claim("c", "c")]
 
 
-def test_the_pause_after_an_empty_round(news, other, any_server):
+def test_the_pause_after_an_empty_round(news, other, admin):
     """An empty round is followed by a pause, in which the server is not asked; one's own release ends it."""
-    with other.claims() as theirs, news.claims(lease=60) as mine, redis_py.Redis.from_url(any_server.url) as admin:
+    with other.claims() as theirs, news.claims(lease=60) as mine:
         theirs.claim("a")
         assert mine.reclaim() == []
         admin.config_resetstat()
@@ -127,10 +128,10 @@ def later(monkeypatch):
 
 
 @pytest.mark.parametrize("lease", [5, 60])
-def test_many_calls_share_one_look(any_server, lease, later):
+def test_many_calls_share_one_look(any_server, admin, make_filter, lease, later):
     """Two hundred tasks that find nothing look once, and pause once; so they soon get what another releases."""
 
-    async def go(admin, theirs):
+    async def go(theirs):
         async with await AsyncUriFilter.open("news", redis=any_server.url) as news, news.claims(lease) as mine:
             await mine.claim("own")
             admin.config_resetstat()
@@ -143,12 +144,8 @@ def test_many_calls_share_one_look(any_server, lease, later):
             later(lease / 3)
             return await mine.reclaim()
 
-    with (
-        UriFilter.create("news", redis=any_server.url, **PRECISE, shards=2) as other,
-        other.claims(600) as theirs,
-        redis_py.Redis.from_url(any_server.url) as admin,
-    ):
-        assert asyncio.run(go(admin, theirs)) == [Claim("a", "a")]
+    with make_filter(**PRECISE, shards=2).claims(600) as theirs:
+        assert asyncio.run(go(theirs)) == [Claim("a", "a")]
 
 
 @pytest.mark.parametrize("tells", ["info", "told", "outstanding"])
@@ -170,14 +167,10 @@ def test_what_info_tells_ends_a_pause(news, other, later, tells):
         assert mine.reclaim() == [Claim("a", "a")]
 
 
-def test_an_answer_while_the_others_are_counted(any_server, monkeypatch):
+def test_an_answer_while_the_others_are_counted(any_server, make_filter, monkeypatch):
     """The count was read before another claimed, and this object is told so before the count is there."""
-    with (
-        UriFilter.create("news", redis=any_server.url, **PRECISE) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
-        news.claims(lease=60) as mine,
-        other.claims() as theirs,
-    ):
+    news = make_filter(**PRECISE)
+    with UriFilter.open("news", redis=any_server.url) as other, news.claims(lease=60) as mine, other.claims() as theirs:
         perform, sent = driver.perform_step, []
 
         def told(step, sender):
@@ -221,14 +214,13 @@ def test_without_a_pause(news, other):
         assert mine.reclaim() == [Claim("a", "a")]
 
 
-def test_an_entry_that_cannot_be_read(news, any_server, caplog):
+def test_an_entry_that_cannot_be_read(news, admin):
     """It does not hide those beside it; alone, it is raised."""
     with news.claims() as dead:
         dead.claim_many(["a", "b"])
-    with redis_py.Redis.from_url(any_server.url) as admin:
-        entries = admin.hgetall("urifilter:{news:0}:leases")
-        digest = next(each for each, entry in entries.items() if entry.endswith(b"sa"))
-        admin.hset("urifilter:{news:0}:leases", digest, entries[digest][:-2] + b"?a")
+    entries = admin.hgetall("urifilter:{news:0}:leases")
+    digest = next(each for each, entry in entries.items() if entry.endswith(b"sa"))
+    admin.hset("urifilter:{news:0}:leases", digest, entries[digest][:-2] + b"?a")
     with news.claims() as mine:
         assert mine.reclaim() == [Claim("b", "b")]
         assert mine.commit(["b"]) == [True]
@@ -282,12 +274,8 @@ def test_near_cache(clients, any_server):
         assert news.near_cache.entries == 2
         assert mine.claim("d") is True
         made = []
-        assert mine.claim_many(["a", "e", "d", "c"], payload=lambda item: made.append(item) or [item]) == [
-            False,
-            True,
-            False,
-            False,
-        ]
+        claimed = mine.claim_many(["a", "e", "d", "c"], payload=lambda item: made.append(item) or [item])
+        assert claimed == [False, True, False, False]
         assert made == ["e", "d"]
         assert mine.claimed(["d", "e"]) == [Claim("d", "d"), Claim("e", ["e"])]
 
@@ -340,9 +328,9 @@ def test_claims_are_not_coalesced_and_inserts_still_are(any_server):
     asyncio.run(crawl())
 
 
-def test_threads_share(any_server):
+def test_threads_share(make_filter):
     """Threads that share one object get each item once, and each True of a commit once."""
-    with UriFilter.create("news", redis=any_server.url, **PRECISE, shards=3) as news, news.claims() as mine:
+    with make_filter(**PRECISE, shards=3).claims() as mine:
         got: list[str] = []
         final: list[bool] = []
 
@@ -352,11 +340,7 @@ def test_threads_share(any_server):
                 got.extend(some)
                 final.extend(mine.commit([*some, f"u{start}"]))
 
-        threads = [threading.Thread(target=crawl) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together([crawl] * 6)
         assert sorted(got) == sorted(f"u{number}" for number in range(600))
         assert sum(final) == 600
         assert mine.held == []

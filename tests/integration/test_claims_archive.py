@@ -239,32 +239,29 @@ def damage(folder, document) -> None:
     path.write_bytes(data)
 
 
-def test_an_export(any_server, folder, tmp_path):
+def test_an_export(any_server, admin, archived_filter, folder, tmp_path):
     """A file has what is in flight; imported and restored it is in flight elsewhere. The file has not seen it."""
     path = tmp_path / "news.uf"
-    with (
-        UriFilter.create("news", redis=any_server.url, archive=folder, **SETTINGS) as news,
-        any_server.client() as admin,
-    ):
-        one = Holder(news, payload=LARGE)
-        one.claim(range(100))
-        one.commit(range(50))
-        with news.claims() as mine:
-            mine.claim_many(range(100, 110))
-            mine.reject(range(100, 110), "404")
-        news.checkpoint()
-        expected, notes = in_flight(news, admin), news.dead_letters()
-        cli.run("archive", "export", "news", str(path), "--archive", folder)
-        with ExportedFilter(path) as exported:
-            exported.verify()
-            assert exported.ages(range(110)) == [1] * 50 + [0] * 50 + [1] * 10
-        elsewhere = (tmp_path / "elsewhere").as_uri()
-        cli.run("archive", "import", str(path), "--archive", elsewhere)
-        sound(elsewhere)
-        admin.flushall()
-        with UriFilter.open("news", redis=any_server.url, archive=elsewhere) as again:
-            assert in_flight(again, admin) == expected
-            assert (again.dead_letters(), len(notes)) == (notes, 10)
+    news = archived_filter(**SETTINGS)
+    one = Holder(news, payload=LARGE)
+    one.claim(range(100))
+    one.commit(range(50))
+    with news.claims() as mine:
+        mine.claim_many(range(100, 110))
+        mine.reject(range(100, 110), "404")
+    news.checkpoint()
+    expected, notes = in_flight(news, admin), news.dead_letters()
+    cli.run("archive", "export", "news", str(path), "--archive", folder)
+    with ExportedFilter(path) as exported:
+        exported.verify()
+        assert exported.ages(range(110)) == [1] * 50 + [0] * 50 + [1] * 10
+    elsewhere = (tmp_path / "elsewhere").as_uri()
+    cli.run("archive", "import", str(path), "--archive", elsewhere)
+    sound(elsewhere)
+    admin.flushall()
+    with UriFilter.open("news", redis=any_server.url, archive=elsewhere) as again:
+        assert in_flight(again, admin) == expected
+        assert (again.dead_letters(), len(notes)) == (notes, 10)
 
 
 def sizes_of_scans(news, flow) -> list[int]:
@@ -281,22 +278,19 @@ def sizes_of_scans(news, flow) -> list[int]:
     return sizes
 
 
-def test_many_and_large(any_server, folder):
+def test_many_and_large(admin, archived_filter):
     """However many and large the entries are, no reply is long, and a call has a part of them."""
-    where = {"redis": any_server.url, "archive": folder}
-    settings = SETTINGS | {"capacity": 20_000, "shards": 1}
-    with UriFilter.create("news", **where, **settings) as news, any_server.client() as admin:
-        Holder(news).claim(range(5000))
-        Holder(news, payload="y" * 60_000).claim(range(5000, 5030))
-        sizes = sizes_of_scans(news, checkpoint(news._session))
-        assert len(sizes) > 10
-        assert max(sizes) < 3 << 20
-        assert sum(sizes) > 30 * 60_000
-        expected = in_flight(news, admin)
-        assert len(expected) == 5030
-        admin.flushall()
-        with UriFilter.open("news", **where) as again:
-            assert in_flight(again, admin) == expected
+    news = archived_filter(**SETTINGS | {"capacity": 20_000, "shards": 1})
+    Holder(news).claim(range(5000))
+    Holder(news, payload="y" * 60_000).claim(range(5000, 5030))
+    sizes = sizes_of_scans(news, checkpoint(news._session))
+    assert len(sizes) > 10
+    assert max(sizes) < 3 << 20
+    assert sum(sizes) > 30 * 60_000
+    expected = in_flight(news, admin)
+    assert len(expected) == 5030
+    admin.flushall()
+    assert in_flight(archived_filter(), admin) == expected
 
 
 def test_no_room_for_the_leases(make_server, folder):

@@ -223,18 +223,22 @@ def create(server, count: int, **settings) -> None:
     UriFilter.create("news", redis=server.url, capacity=2 * count, error_rate=1e-9, shards=4, **settings).close()
 
 
+def crash_over_a_lossy_way(server, folder, count: int, way: str, *, seed: int = 1, layout="blocked", **how) -> Crowd:
+    """Make the filter, and let crawlers come to it over a proxy."""
+    create(server, count, layout=layout)
+    with Proxy(server.port, at_random(seed, 0.05, FAULTS), late_after=20) as proxy:
+        crowd = crash(proxy.url, folder / way, count, way, **how)
+        proxy.release()
+    return crowd
+
+
 @pytest.mark.nightly
 def test_a_hundred_kills(any_server, tmp_path, capsys):
     """20,000 pages, 100 kills and 6 stops, over a lossy way: with claims none is lost, with insert some are."""
-    create(any_server, 20_000)
-    with Proxy(any_server.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
-        crowd = crash(proxy.url, tmp_path / "claim", 20_000, "claim", kills=100, stops=5, work=0.018)
-        proxy.release()
+    crowd = crash_over_a_lossy_way(any_server, tmp_path, 20_000, "claim", kills=100, stops=5, work=0.018)
     figures = [f"claim: {check_claims(any_server, crowd, 20_000)}"]
     any_server.ask("flushall")
-    create(any_server, 20_000)
-    with Proxy(any_server.port, at_random(2, 0.05, FAULTS), late_after=20) as proxy:
-        crowd = crash(proxy.url, tmp_path / "insert", 20_000, "insert", kills=100, stops=0, work=0.005)
+    crowd = crash_over_a_lossy_way(any_server, tmp_path, 20_000, "insert", seed=2, kills=100, stops=0, work=0.005)
     figures.append(f"insert: {check_inserts(crowd, 20_000)}")
     with capsys.disabled():
         sys.stdout.write("".join(f"\n{line}" for line in figures))
@@ -244,11 +248,7 @@ def test_a_hundred_kills(any_server, tmp_path, capsys):
 def test_a_few_kills(any_server, tmp_path):
     """The same in small."""
     settings = {"stops": 0, "kills": 3, "work": 0.01}
-    create(any_server, 400)
-    with Proxy(any_server.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
-        crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", **settings)
-        proxy.release()
-    check_claims(any_server, crowd, 400)
+    check_claims(any_server, crash_over_a_lossy_way(any_server, tmp_path, 400, "claim", **settings), 400)
     any_server.ask("flushall")
     create(any_server, 400)
     check_inserts(crash(any_server.url, tmp_path / "insert", 400, "insert", **settings), 400)
@@ -257,8 +257,5 @@ def test_a_few_kills(any_server, tmp_path):
 @pytest.mark.slow
 def test_a_few_kills_in_a_module(bloom, tmp_path):
     """The claims of it with layout redisbloom."""
-    create(bloom, 400, layout="redisbloom")
-    with Proxy(bloom.port, at_random(1, 0.05, FAULTS), late_after=20) as proxy:
-        crowd = crash(proxy.url, tmp_path / "claim", 400, "claim", stops=0, kills=3, work=0.01)
-        proxy.release()
-    check_claims(bloom, crowd, 400)
+    how = {"layout": "redisbloom", "stops": 0, "kills": 3, "work": 0.01}
+    check_claims(bloom, crash_over_a_lossy_way(bloom, tmp_path, 400, "claim", **how), 400)

@@ -39,10 +39,8 @@ operations = st.lists(
 
 
 @pytest.fixture(params=[*servers.KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in servers.FURTHER)])
-def client(request, _shared):
-    if request.param not in _shared:
-        _shared[request.param] = servers.Server(request.param)
-    with _shared[request.param].client() as client:
+def client(request, clean_server):
+    with clean_server(request.param).client() as client:
         yield client
 
 

@@ -87,15 +87,7 @@ class Machine(RuleBasedStateMachine):
             made, retention = (REDISBLOOM, 14, 200), WITH_A_MODULE[sorted(RETENTIONS).index(retention) % 3]
         more = RETENTIONS["forever" if made[0] == "counting" else retention]
         self.shard = Shard(self.client, geometry(*made, **more))
-        config = self.shard.config
-        self.model = ClaimingShard(
-            *made,
-            retention=config.retention,
-            window=config.slices or 1,
-            write=config.write or "newest",
-            expire_after=config.expire_after or "first-seen",
-            limit=self.shard.state().limit,
-        )
+        self.model = ClaimingShard.of(self.shard.meta())
 
     @rule(holding=holdings, digests=some, kept=st.sampled_from(KEPT), packed=encodings)
     def claim(self, holding, digests, kept, packed):

@@ -12,9 +12,8 @@ RING = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "ex
 
 
 @pytest.fixture
-def shard(server):
-    with server.client() as client:
-        yield Shard(client, geometry("blocked", 12, 100, **RING))
+def shard(client):
+    return Shard(client, geometry("blocked", 12, 100, **RING))
 
 
 def put(shard, **fields) -> None:

@@ -10,26 +10,23 @@ from support.shard import KEYS, Shard, geometry, md5
 from support.states import dumped
 
 from urifilter_redis.protocol import calls, claims
-from urifilter_redis.protocol.config import Config, Settings
 from urifilter_redis.protocol.keys import FilterKeys
 
 A, B = md5(b"a"), md5(b"b")
-TIMED = {"retention": "rolling", "slices": 3, "period": "1d"}
 HOLDING = claims.Holding(claims.new_holder(), 60_000)
 OTHER = FilterKeys("urifilter", "other").shard(0)
 
 
 @pytest.fixture(params=["blocked", "classic", "counting", "blocked, with claims", "counting, with claims"])
-def shard(request, server):
+def shard(request, client):
     """A shard with records, with something forgotten, and perhaps with something in flight."""
     layout, _, claimed = request.param.partition(", ")
-    with server.client() as client:
-        shard = Shard(client, geometry(layout, 12, 1000))
-        shard.ask("insert", A + B)
-        shard.ask("forget", A)
-        if claimed:
-            shard.claim(HOLDING, A)
-        yield shard
+    shard = Shard(client, geometry(layout, 12, 1000))
+    shard.ask("insert", A + B)
+    shard.ask("forget", A)
+    if claimed:
+        shard.claim(HOLDING, A)
+    return shard
 
 
 def made(shard: Shard) -> dict[str, calls.Call]:
@@ -111,18 +108,3 @@ def test_too_few_keys_are_refused(shard):
         with pytest.raises(ResponseError, match="^BADARG "):
             shard.call(dataclasses.replace(call, keys=call.keys[:1]))
         assert before == dumped(shard.client), name
-
-
-def test_rolling_scripts_take_their_own_keys(server):
-    """The same calls with the right keys are not refused for their keys."""
-    config = Config.new(Settings(capacity=1000, **TIMED))
-    with server.client() as client:
-        shard = Shard(client, config)
-        state = shard.state()
-        turn = (state, "0123456789abcdef", shard.view.slices[0])
-        assert shard.call(calls.turn("allocate", KEYS, *turn, names=["history_1", "today"])) == 1
-        assert shard.call(calls.turn("turn", KEYS, *turn, names=["history_1", "today"])) == 1
-        state = shard.state()
-        assert shard.call(calls.store("write", KEYS, state, 0, "manifest", b"data")) == 1
-        assert shard.call(calls.build("archived", KEYS, state, number=0)) == 1
-        assert shard.call(calls.build("finish", KEYS, state, number=0, oldest=0)) == 1

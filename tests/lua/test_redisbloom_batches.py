@@ -42,17 +42,7 @@ class Run:
         self.client, self.dice, self.claims = client, random.Random(f"{retention} {seed} {claims}"), claims
         more = RETENTIONS[retention] | {"error_rate": 1e-9, "segments": segments}
         self.shard = Shard(client, geometry(REDISBLOOM, 14, UNITS // segments, **more))
-        config = self.shard.config
-        self.model = ClaimingShard(
-            REDISBLOOM,
-            14,
-            UNITS,
-            retention=config.retention,
-            window=config.slices or 1,
-            write=config.write or "newest",
-            expire_after=config.expire_after or "first-seen",
-            limit=self.shard.state().limit,
-        )
+        self.model = ClaimingShard.of(self.shard.meta())
         self.calls = self.items = self.made = 0
         self.known: list[bytes] = []
         self.of_own: list[bytes] = []  # forgotten, or in flight

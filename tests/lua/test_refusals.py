@@ -218,21 +218,13 @@ def test_the_record_comes_before_stale_restoring_and_the_deadline(shard):
     assert answer == shard.call(stale)
 
 
-def age(client, slot: int, ms: int) -> None:
-    """Let the record of a slot be older."""
-    make_old = """local values = {cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))}
-        values[2] = values[2] - ARGV[2]
-        redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(values)))"""
-    client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}", ms)
-
-
 @pytest.mark.parametrize(("items", "request_"), [(A, ""), (b"", "=0123456789abcdef")])
 def test_old_records_are_removed_by_those_who_add(client, items, request_):
     """Records over ten minutes old go as others are added; younger ones stay."""
     shard = Shard(client, geometry("blocked", 12, 100))
     for slot in range(50):
         shard.ask("insert", A, shard.call_id(slot=slot))
-        age(client, slot, 601_000)
+        shard.age(slot, 601_000)
     for slot in itertools.count(100):
         shard.ask("insert", items, shard.call_id(slot=slot) + request_)
         young = b"0123456789abcdef/%d" % slot
@@ -254,7 +246,7 @@ def test_records_of_a_clock_that_was_ahead(client):
     first, before = shard.call_id(), shard.now()
     for slot in range(5):
         assert shard.ask("insert", md5(b"%d" % slot), shard.call_id(slot=slot) if slot else first) == [0]
-        age(client, slot, -year)
+        shard.age(slot, -year)
     for slot in range(100, 5000):
         shard.ask("insert", A, shard.call_id(slot=slot))
         client.hdel(KEYS.replies, f"0123456789abcdef/{slot - 20}")  # else the first ones become rare, and seldom found
@@ -271,21 +263,20 @@ def test_old_records_go_though_most_are_from_the_future(client):
     for slot in range(7):
         shard.ask("insert", A, shard.call_id(slot=slot))
     for slot in range(7):
-        age(client, slot, 601_000 if slot < 2 else -year)
+        shard.age(slot, 601_000 if slot < 2 else -year)
     shard.ask("insert", A, shard.call_id(slot=7))
     assert set(client.hkeys(KEYS.replies)) == {b"0123456789abcdef/%d" % slot for slot in range(2, 8)}
 
 
-def test_a_repeat_within_ten_minutes(server):
+def test_a_repeat_within_ten_minutes(client):
     """However many calls add records meanwhile, it is told "new" as the lost reply did, and never "seen"."""
-    with server.client() as client:
-        shard = Shard(client, geometry("blocked", 12, 100))
-        the_id = shard.call_id()
-        assert shard.ask("insert", A, the_id) == [0]
-        age(client, 0, 590_000)
-        for slot in range(1, 20):  # the first of them looks at this record, because there is no other
-            shard.ask("insert", B, shard.call_id(slot=slot))
-        assert shard.ask("insert", A, the_id) == [0]
+    shard = Shard(client, geometry("blocked", 12, 100))
+    the_id = shard.call_id()
+    assert shard.ask("insert", A, the_id) == [0]
+    shard.age(0, 590_000)
+    for slot in range(1, 20):  # the first of them looks at this record, because there is no other
+        shard.ask("insert", B, shard.call_id(slot=slot))
+    assert shard.ask("insert", A, the_id) == [0]
 
 
 def test_a_slots_record_is_overwritten_by_its_next_call(shard):
@@ -306,16 +297,3 @@ def test_seen_items_write_only_the_record(shard):
     shard.client.config_resetstat()
     shard.ask("insert", A)
     assert "cmdstat_hset" not in shard.client.info("commandstats")
-
-
-@pytest.mark.slow
-def test_all_keys_are_in_one_slot_and_declared(make_server):
-    """On a server in cluster mode, which refuses undeclared keys and keys of other slots, everything works."""
-    server = make_server("redis70", **{"cluster-enabled": "yes"})
-    with server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO"):
-            pass
-        shard = Shard(client, geometry("blocked", 12, 100))
-        assert [shard.ask(command, A)[0] for command in ("insert", "contains", "forget", "insert")] == [0, 1, 1, 0]
-        assert shard.call(calls.drop("delete", shard.meta(), KEYS, [KEYS.slice("today"), KEYS.meta])) == 2

@@ -13,12 +13,11 @@ COMMANDS = ("insert", "forget", "remove", "claim", "commit", "release", "reclaim
 
 
 @pytest.fixture
-def shard(server):
-    with server.client() as client:
-        made = Shard(client, geometry("counting", 14, 1000))
-        made.claim(HOLDING, [md5(b"something else")])  # the first changes the scripts
-        yield made
-        client.config_set("maxmemory", 0)
+def shard(client):
+    made = Shard(client, geometry("counting", 14, 1000))
+    made.claim(HOLDING, [md5(b"something else")])  # the first changes the scripts
+    yield made
+    client.config_set("maxmemory", 0)
 
 
 def ready(shard: Shard, command: str, *, changes: bool) -> None:

@@ -110,22 +110,21 @@ def test_pieces_in_their_order(shard):
 
 
 @pytest.mark.parametrize("length", [0, -1, 1], ids=["gone", "shorter", "longer"])
-def test_no_step_over_a_damaged_slice(server, length):
+def test_no_step_over_a_damaged_slice(client, length):
     """LOST: a slice of another length than in meta is not closed, nor is the next history built beside it."""
-    with server.client() as client:
-        shard = Shard(client, geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d"))
+    shard = Shard(client, geometry("blocked", 8, 64, retention="rolling", slices=3, period="1d"))
 
-        def damaged(name):
-            client.set(KEYS.slice(name), bytes(shard.config.bytes + length) if length else b"")
+    def damaged(name):
+        client.set(KEYS.slice(name), bytes(shard.config.bytes + length) if length else b"")
 
-        shard.call(turn(shard, "allocate"))
-        whole = client.get(KEYS.slice("today"))
-        damaged("today")
-        refused(shard, turn(shard, "turn"), "LOST")
-        client.set(KEYS.slice("today"), whole)
-        shard.call(turn(shard, "turn"))
-        damaged("history_1")
-        refused(shard, build(shard, "archived"), "LOST")
+    shard.call(turn(shard, "allocate"))
+    whole = client.get(KEYS.slice("today"))
+    damaged("today")
+    refused(shard, turn(shard, "turn"), "LOST")
+    client.set(KEYS.slice("today"), whole)
+    shard.call(turn(shard, "turn"))
+    damaged("history_1")
+    refused(shard, build(shard, "archived"), "LOST")
 
 
 @pytest.mark.parametrize("phase", ["restoring", "dropping"])
@@ -172,32 +171,30 @@ def test_merge_only_in_its_epoch(shard):
     refused(shard, calls.merge("piece", shard.config, KEYS, shard.state(), 1, 0, b"\1"))
 
 
-def test_a_union_lowers_no_count(server):
+def test_a_union_lowers_no_count(client):
     """A count by the fill may be too low: ``len`` would say that items were lost, in today and in closed slices."""
-    with server.client() as client:
-        shard = Shard(client, geometry("blocked", 8, 64, retention="ring", slices=3, period="1d", write="newest"))
-        shard.ask("insert", A + B)
-        turned(shard)
-        shard.ask("insert", md5(b"c") + md5(b"d") + md5(b"e"))
-        for count, counts in ((1, (2, 3)), (7, (7, 7))):
-            for slice_ in (1, 2):
-                shard.call(calls.merge("count", shard.config, KEYS, shard.state(), slice_, count))
-            state = shard.state()
-            assert (state.closed[0].inserted, state.inserted) == counts
-
-
-def test_a_union_counts_what_it_adds_once(server):
-    """With last-seen: what a union adds counts as written and as items, in today and in closed slices."""
-    with server.client() as client:
-        more = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "last-seen"}
-        shard = Shard(client, geometry("blocked", 8, 64, **more))
-        shard.ask("insert", A + B)
-        turned(shard)
-        assert shard.ask("insert", A + md5(b"c")) == [2, 0]
-        for slice_, count in ((1, 5), (2, 4), (1, 3)):
+    shard = Shard(client, geometry("blocked", 8, 64, retention="ring", slices=3, period="1d", write="newest"))
+    shard.ask("insert", A + B)
+    turned(shard)
+    shard.ask("insert", md5(b"c") + md5(b"d") + md5(b"e"))
+    for count, counts in ((1, (2, 3)), (7, (7, 7))):
+        for slice_ in (1, 2):
             shard.call(calls.merge("count", shard.config, KEYS, shard.state(), slice_, count))
         state = shard.state()
-        assert [(each.inserted, each.new) for each in (*state.closed, state)] == [(5, 4), (4, 4)]
+        assert (state.closed[0].inserted, state.inserted) == counts
+
+
+def test_a_union_counts_what_it_adds_once(client):
+    """With last-seen: what a union adds counts as written and as items, in today and in closed slices."""
+    more = {"retention": "ring", "slices": 3, "period": "1d", "write": "newest", "expire_after": "last-seen"}
+    shard = Shard(client, geometry("blocked", 8, 64, **more))
+    shard.ask("insert", A + B)
+    turned(shard)
+    assert shard.ask("insert", A + md5(b"c")) == [2, 0]
+    for slice_, count in ((1, 5), (2, 4), (1, 3)):
+        shard.call(calls.merge("count", shard.config, KEYS, shard.state(), slice_, count))
+    state = shard.state()
+    assert [(each.inserted, each.new) for each in (*state.closed, state)] == [(5, 4), (4, 4)]
 
 
 def test_a_turn_because_a_period_is_over(shard):
@@ -383,29 +380,31 @@ def test_when_today_was_written_to(client):
         assert shard.state().written == 0
 
 
+HOUR = 3_600_000
+
+
 @pytest.mark.parametrize(
-    ("ahead", "turns"), [("", False), (" {late}", False), (" {old}", True), (" {late} {old}", True)]
+    ("opened", "ahead", "turns"),
+    [
+        (-2.5, [], False),
+        (-2.5, [-2.6], False),
+        (-2.5, [1], True),
+        (-2.5, [-2.6, 1], True),
+        (2, [1, 3], True),
+        (2, [0.5, 3], False),
+    ],
 )
-def test_a_turn_after_a_clock_that_was_ahead(shard, ahead, turns):
-    """A time of opening in the future counts as now; if an earlier one is kept that has passed, that one counts."""
-    seconds = shard.client.time()[0] * 1000
-    late, old, new = seconds + 9_000_000, seconds - 3_600_001, shard.view.slices[-1]
-    shard.client.hset(KEYS.meta, mapping={"opened": late, "ahead": ahead.format(late=late + 1, old=old)})
-    call = calls.turn("allocate", KEYS, shard.state(), TOKEN, new, period=3_600_000, names=["history_1", "today"])
-    if turns:
-        assert shard.call(call) == 1
-    else:
-        refused(shard, call)
+def test_a_turn_after_a_clock_that_was_ahead(shard, opened, ahead, turns):
+    """A time of opening in the future counts as now; if earlier ones are kept, the latest that has passed counts.
 
-
-@pytest.mark.parametrize("turns", [True, False])
-def test_a_turn_counts_from_the_latest_time_that_has_passed(shard, turns):
-    """Today was opened by a clock that was ahead, but for less than has passed since: after the time before it."""
-    now, hour = shard.client.time()[0] * 1000, 3_600_000
-    opened, ahead = now - 2 * hour, now - (hour + 1 if turns else hour // 2)
-    shard.client.hset(KEYS.meta, mapping={"opened": opened, "ahead": f" {ahead} {opened - hour}"})
-    new = shard.view.slices[-1]
-    call = calls.turn("allocate", KEYS, shard.state(), TOKEN, new, period=hour, names=["history_1", "today"])
+    So it does if today was opened by a clock that was ahead, but for less than has passed since.
+    """
+    now = shard.client.time()[0] * 1000
+    times = [now - round(hours * HOUR) - (hours == 1) for hours in (opened, *ahead)]  # an hour ago: just over
+    shard.client.hset(KEYS.meta, mapping={"opened": times[0], "ahead": "".join(f" {each}" for each in times[1:])})
+    call = calls.turn(
+        "allocate", KEYS, shard.state(), TOKEN, shard.view.slices[-1], period=HOUR, names=["history_1", "today"]
+    )
     if turns:
         assert shard.call(call) == 1
     else:

@@ -141,6 +141,20 @@ class ModelShard:
     def __post_init__(self) -> None:
         self.slices = [self._new()]
 
+    @classmethod
+    def of(cls, meta: dict[str, str]):
+        """Return the model of a new shard with this ``meta``."""
+        return cls(
+            meta["fixed"].split()[1],
+            int(meta["k"]),
+            int(meta["units"]),
+            meta["retention"],
+            int(meta.get("window", 1)),
+            meta.get("write", "newest"),
+            meta.get("expire_after", "first-seen"),
+            int(meta["limit"]) if "limit" in meta else None,
+        )
+
     def insert(self, digests: Sequence[bytes], max_age: int = 0) -> list[int]:
         """Return the age of each item, 0 being new; afterwards all are seen."""
         room = None if self.limit is None else self.limit - self.inserted

@@ -25,16 +25,7 @@ class _Shard:
         self.closed: list[tuple[int, int]] = []
         self.stored: dict[str, dict[str, bytes]] = {}
         self.replies: dict[tuple[str, str], tuple] = {}
-        self.model = ModelShard(
-            meta["fixed"].split()[1],
-            int(meta["k"]),
-            int(meta["units"]),
-            meta["retention"],
-            int(meta.get("window", 1)),
-            meta.get("write", "newest"),
-            meta.get("expire_after", "first-seen"),
-            int(meta["limit"]) if "limit" in meta else None,
-        )
+        self.model = ModelShard.of(meta)
 
     def names(self) -> list[str]:
         model, live = self.model, len(self.model.slices)

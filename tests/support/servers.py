@@ -154,9 +154,14 @@ def suspend(*pids: int) -> None:
 
     def stand() -> bool:
         threads = [_stat(each) for pid in pids for each in Path(f"/proc/{pid}/task").iterdir()]
-        return {state for state, *_ in threads} == {"T"}
+        return {found for found, *_ in threads} == {"T"}
 
     wait_until(stand, f"{pids} do not stand still")
+
+
+def state(process: int) -> str:
+    """Return a process's state as the kernel says it; empty when there is none."""
+    return _stat(Path(f"/proc/{process}"))[0]
 
 
 def group_of(leader: int) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from support import cli
-from support.servers import PATIENCE, wait_until
+from support.servers import PATIENCE, state, suspend, wait_until
 from urifilter_redis.http_api import DEFAULT_PATH
 
 _LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+)$", re.MULTILINE)
@@ -119,24 +119,13 @@ def workers(service: Service, count: int = 2) -> list[int]:
     return list(map(int, found))
 
 
-def state(process: int) -> str:
-    """Return a process's state as the kernel says it; empty when there is none."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
-
-
 @contextlib.contextmanager
 def alone(service: Service, worker: int) -> Iterator[None]:
     """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
     begun = map(int, re.findall(r"server process \[(\d+)\]", service.log()))
     others = [each for each in (service.process.pid, *begun) if each != worker and state(each) not in {"", "Z"}]
-    for each in others:
-        os.kill(each, signal.SIGSTOP)
     try:
-        for each in others:
-            wait_until(lambda each=each: state(each) == "T", "it does not stop")
+        suspend(*others)
         yield
     finally:
         for each in reversed(others):

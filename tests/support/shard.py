@@ -96,6 +96,13 @@ class Shard:
     def call_id(self, slot: int = 0, sequence: int = 1, ahead: int = 60_000) -> str:
         return f"0123456789abcdef/{slot}/{sequence}/{self.now() + ahead}"
 
+    def age(self, slot: int, ms: int) -> None:
+        """Let the record of a slot be older; below 0: younger."""
+        make_old = """local values = {cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1]))}
+            values[2] = values[2] - ARGV[2]
+            redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(values)))"""
+        self.client.eval(make_old, 1, KEYS.replies, f"0123456789abcdef/{slot}", ms)
+
     def state(self) -> ShardState:
         return ShardState.from_meta(self.meta(), "model")
 
