@@ -73,10 +73,6 @@ def wrong(flags, file=None) -> dict[str, str]:
     return dict(line.strip().split(": ", 1) for line in lines)
 
 
-def listed(value) -> str:
-    return json.dumps(value)
-
-
 # where they come from
 
 
@@ -131,7 +127,7 @@ def test_trusted_proxies(toml, monkeypatch):
 def test_flags_beat_environment_beats_toml(name, toml, monkeypatch):
     """Of each setting; the last that is left is the TOML file's."""
     variable, (in_toml, in_env, flag) = EVERYWHERE[name]
-    file = toml(f"{name} = {listed(in_toml)}\n")
+    file = toml(f"{name} = {json.dumps(in_toml)}\n")
     monkeypatch.setenv(variable, str(in_env))
     assert getattr(load({name: flag}, file), name) == flag
     assert getattr(load({}, file), name) == in_env
@@ -157,8 +153,8 @@ def test_environment_beats_toml_for_one_limit(name, toml, monkeypatch):
 def test_tokens_and_filters_of_the_environment(toml, monkeypatch):
     """As JSON: tokens take the place of the file's; a filter's options join those of the file."""
     file = toml(f"{TOKEN}[filters.news]\ncapacity = 5\nlayout = 'classic'\n")
-    monkeypatch.setenv("URIFILTER_TOKENS", listed([{"name": "two", "digest": digest("two"), "filters": ["news"]}]))
-    monkeypatch.setenv("URIFILTER_FILTERS", listed({"news": {"capacity": 1000}, "more": {"capacity": 10}}))
+    monkeypatch.setenv("URIFILTER_TOKENS", json.dumps([{"name": "two", "digest": digest("two"), "filters": ["news"]}]))
+    monkeypatch.setenv("URIFILTER_FILTERS", json.dumps({"news": {"capacity": 1000}, "more": {"capacity": 10}}))
     settings = load({}, file)
     assert [each.token() for each in settings.tokens] == [Token("two", digest("two"), ("news",), "read")]
     assert settings.filters == {
@@ -169,7 +165,7 @@ def test_tokens_and_filters_of_the_environment(toml, monkeypatch):
 
 def test_limits_of_the_environment_as_json(monkeypatch):
     """URIFILTER_LIMITS has several at once, and the name of one beats it."""
-    monkeypatch.setenv("URIFILTER_LIMITS", listed({"body": 2048, "items": 7}))
+    monkeypatch.setenv("URIFILTER_LIMITS", json.dumps({"body": 2048, "items": 7}))
     monkeypatch.setenv("URIFILTER_LIMITS__ITEMS", "8")
     assert load({}).limits == Limits(body=2048, items=8)
 

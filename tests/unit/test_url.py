@@ -177,7 +177,7 @@ def test_pickled(url, monkeypatch):
     """An address goes through pickle without secrets and with the options; the environment has the rest."""
     endpoint = Endpoint(Address(url), Timeouts(), None, (2, "master"), asynchronous=False)
     packed = endpoint.packed().without_secrets()
-    assert "secret" not in repr(vars_of(packed)) + packed.url
+    assert "secret" not in repr((packed.shown, packed.variable, repr(packed), packed.url))
     assert "hidden" not in packed.url
     there: Packed = pickle.loads(pickle.dumps(packed))
     monkeypatch.setenv(URL_VARIABLE, url)
@@ -186,10 +186,6 @@ def test_pickled(url, monkeypatch):
     assert target_of(opened.address.url).hosts == target_of(url).hosts
     assert target_of(opened.address.url).login == target_of(url).login
     assert target_of(opened.address.url).reads == target_of(url).reads
-
-
-def vars_of(packed: Packed) -> tuple[str, ...]:
-    return packed.shown, packed.variable, repr(packed)
 
 
 @pytest.mark.parametrize(
