@@ -1,4 +1,7 @@
-"""The pages name what is there: files, functions, tests. The build of the site checks the links of its own pages."""
+"""The pages name what is there: files, functions, tests, messages; and the tables of URLs are true.
+
+The build of the site checks the links of its own pages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import re
 from pathlib import Path
 
 import pytest
+
+from urifilter_redis import errors
+from urifilter_redis.bloom.normalize import NORMALIZATIONS, normalizer
+from urifilter_redis.bloom.url_parts import INDEX_PAGES
+from urifilter_redis.http_api import ERROR_CODES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -139,3 +147,100 @@ def test_the_index_of_tasks_is_that_of_the_sidebar():
     assert list(index.items()) == list(listed.items())
     pages = {each.stem: each.read_text().splitlines()[0] for each in folder.glob("*.md") if each.stem != "index"}
     assert {page: f"# {title}" for page, title in titles.items()} == pages
+
+
+# docs/troubleshooting.md names messages, errors and metrics as the code has them
+
+TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text()
+
+#: The messages in the first column of the tables; error codes and names of classes are no messages.
+MESSAGES = [
+    message for message in re.findall(r"^\| `([^`]+)` \|", TROUBLES, re.MULTILINE) if " " in message or "…" in message
+]
+
+
+def texts_of(path: Path) -> list[str]:
+    """Return the texts of a module; that of an f-string in its parts."""
+    return [
+        each.value
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """All texts of the code, one a line."""
+    modules = [path for folder in ("urifilter_redis", "cli") for path in (ROOT / folder).rglob("*.py")]
+    lua = [path.read_text() for path in (ROOT / "lua").glob("*.lua")]
+    return "\n".join([*(text for path in modules for text in texts_of(path)), *lua])
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_are_those_of_the_code(texts, message):
+    """Each part of a quoted message, between its …, is in a text of the code."""
+    parts = [part.strip() for part in message.split("…")]
+    assert [part for part in parts if part.strip(":;,. ") and part not in texts] == []
+
+
+def test_enough_messages_are_quoted():
+    """The tables are read, and not passed over."""
+    assert len(MESSAGES) > 60
+
+
+def test_every_error_is_there():
+    """Each class of errors, and each error code of the service, has its remedy."""
+    assert [name for name in errors.__all__ if f"`{name}`" not in TROUBLES] == []
+    assert [code for code in ERROR_CODES if f"`{code}`" not in TROUBLES] == []
+
+
+# the tables of docs/how-to/count-pages.md are true
+
+COUNTING = (ROOT / "docs" / "how-to" / "count-pages.md").read_text()
+
+loose = normalizer("loose")
+
+
+def pairs(heading: str) -> list[tuple[str, str]]:
+    """The first two codes of each row of the section's table."""
+    section = COUNTING.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [tuple(re.findall(r"`([^`]+)`", row)) for row in rows]
+
+
+def test_the_urls_that_are_one():
+    """Each row is one item under ``loose``; the last five under ``sorted``, and the last under ``whatwg``."""
+    rows = pairs("The URLs that are one page")
+    assert [loose(one) == loose(other) for one, other in rows] == [True] * len(rows)
+    for name, least in (("sorted", 5), ("whatwg", 1)):
+        same = [normalizer(name)(one) == normalizer(name)(other) for one, other in rows]
+        assert same[-least:] == [True] * least
+        assert same[-least - 1] is False
+    section = COUNTING.split("The index pages are ")[1].split(", in\n")[0]
+    assert set(re.findall(r"`([^`]+)`", section)) == INDEX_PAGES
+
+
+def test_the_urls_that_stay_two():
+    """Each row is two items."""
+    rows = [row[:2] for row in pairs("The URLs that stay two")]
+    assert [loose(one) != loose(other) for one, other in rows] == [True] * len(rows)
+
+
+def test_beside_other_programs():
+    """Each row is one item under the normalisation that it names and those after it, and under none before."""
+    section = COUNTING.split("## Beside other programs\n")[1].split("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| `")]
+    for row in rows:
+        one, other, least = (cell.strip("` ") for cell in row.split(" | ")[:3])
+        one = one.removeprefix("| `")
+        first = NORMALIZATIONS.index(least) if least in NORMALIZATIONS[1:] else len(NORMALIZATIONS)
+        same = [normalizer(name)(one) == normalizer(name)(other) for name in NORMALIZATIONS[1:]]
+        assert same == [at >= first for at in range(1, len(NORMALIZATIONS))], row
+    assert len(rows) == 33
+
+
+def test_the_pages_that_are_merged_wrongly():
+    """Each row is one item; every normalisation is listed."""
+    rows = pairs("The pages that `loose` merges wrongly")
+    assert [loose(one) == loose(other) for one, other in (row for row in rows if len(row) == 2)] == [True] * 5
+    assert tuple(row[0] for row in rows if len(row) == 1 and row[0] in NORMALIZATIONS) == NORMALIZATIONS

@@ -1,4 +1,4 @@
-"""The example file is what its script makes."""
+"""What scripts make is as they make it: the example file, and the blocking twins of the awaited sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from urifilter_redis.bloom.normalize import normalizer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def test_urls_are_what_the_script_makes():
@@ -68,3 +69,33 @@ def test_no_registry_of_npm_is_named():
     lock = (EXAMPLES / "node" / "package-lock.json").read_text()
     assert '"integrity"' in lock
     assert '"resolved"' not in lock
+
+
+def check(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, root / "tools" / "unasync.py", "--check"], capture_output=True, text=True, check=False
+    )
+
+
+def test_twins_are_generated():
+    """Nobody edited a twin, or a source without making its twin again."""
+    done = check(ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_edited_twin_is_named(tmp_path):
+    """The check says which twin differs, and how to make it again; making them mends it."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    for folder in ("", "claiming", "sdk"):
+        (tmp_path / "urifilter_redis" / folder).mkdir()
+        for path in (ROOT / "urifilter_redis" / folder).glob("*.py"):
+            shutil.copy(path, tmp_path / "urifilter_redis" / folder)
+    with (tmp_path / "urifilter_redis" / "client.py").open("a") as twin:
+        twin.write("# edited\n")
+    done = check(tmp_path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "not what their sources make: urifilter_redis/client.py; run python tools/unasync.py\n",
+    )
+    subprocess.run([sys.executable, tmp_path / "tools" / "unasync.py"], check=True)
+    assert check(tmp_path).returncode == 0

@@ -1,4 +1,7 @@
-"""Records of CSV and JSON lines: the item is the field's text alone, and what is printed are the bytes of the file."""
+"""Records: lines, of which the item is the text; of CSV and JSON lines it is that of the field alone.
+
+What is printed are the bytes of the file. Reading that begins at a place between records goes on exactly there.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,15 @@ def test_a_cut_changes_nothing(form, data, chunk, most):
     assert told_of(chunk, most) == told_of()
 
 
+#: Files of plain lines.
+LINES = {
+    "with a newline": b"a\nbb\r\n\nccc\ndddd\n" * 7,
+    "without a newline": b"\nlast",
+    "short after a newline": b"\n\xef\xbb\xbf",
+    "byte order mark": b"\xef\xbb\xbfa\nb\n\xef\xbb\xbf\xef\xbb\xbfc\r\r\n",
+    "too long lines": b"x" * 50 + b"\na\n" + b"y" * 90 + b"\nb\nc\n" + b"z" * 41,
+    "empty": b"",
+}
 #: Files of each form, with all that may stand between and within records.
 FILES = {
     "csv": (
@@ -119,6 +131,8 @@ FILES = {
         [BOM + b'{"url":"1"}\r\n\n{"url":2}\n {"x":1,"url":"3"}\n' + b"x" * 90 + b"\n", b'[]\n{"url":"4"}'],
     ),
     "null": (Form(null=True), [b"a\nb\0\0c\r\0" + b"x" * 90 + b"\0d", BOM + b"e\0"]),
+    **{f"lines, {name}": (PLAIN, [content]) for name, content in LINES.items()},
+    "lines of many files": (PLAIN, [*LINES.values()]),
     "trim": (Form(trim=True), [b" a\n\t\nb \r\n " + BOM + b" c\n", b"d"]),
 }
 
@@ -127,7 +141,10 @@ FILES = {
 @pytest.mark.parametrize("chunk", [1, 7, 39])
 @pytest.mark.parametrize("kind", FILES)
 def test_reading_goes_on_at_every_place(tmp_path, monkeypatch, kind, chunk, packed):
-    """From each place on come the remaining items, records and messages. A header before it is read, not printed."""
+    """From each place on come the remaining items, records and messages. A header before it is read, not printed.
+
+    The places of plain lines have the right numbers of lines.
+    """
     monkeypatch.setattr(lines, "CHUNK", chunk)
     if not packed:  # what is unpacked comes in one chunk, which may not be longer than a record
         monkeypatch.setattr(records, "RECORD_LIMIT", 40)
@@ -138,7 +155,7 @@ def test_reading_goes_on_at_every_place(tmp_path, monkeypatch, kind, chunk, pack
         paths.append(str(tmp_path / str(number)))
     told: list[str] = []
     found = [(window, place, len(told)) for window, place in placed_windows(paths, told.append, form=form, most=3)]
-    assert len(found) > 1
+    assert len(found) > 1 or form is PLAIN
     for number, (_, place, before) in enumerate(found):
         again: list[str] = []
         rest = [window for window, _ in placed_windows(paths, again.append, begin=place, form=form, most=3)]
@@ -147,6 +164,10 @@ def test_reading_goes_on_at_every_place(tmp_path, monkeypatch, kind, chunk, pack
             assert [*chain.from_iterable(getattr(each, key) for each in rest)] == wanted
         assert again == told[before:]
         assert [each.header for each in rest if each.header is not None] == []
+        if form is PLAIN:
+            passed = contents[place.file][: place.offset]
+            assert passed.count(b"\n") + (passed[-1:] != b"\n") == place.lines
+    assert [*placed_windows(paths, told.append, begin=Place(len(paths)), form=form)] == []
 
 
 def test_places_of_every_kind_of_record(tmp_path, monkeypatch):
@@ -386,3 +407,18 @@ def test_a_signal_while_a_file_is_unpacked(tmp_path, monkeypatch):
     with Signals() as signals, pytest.raises(Interrupted), signals.allowed():
         list(windows_of([str(tmp_path / "urls.gz")], told.append))
     assert told == []
+
+
+MARKS = st.sampled_from([b"\xef\xbb\xbf", b"\xef", b"\xbb\xbf", b"\r", b"\n", b"a", b"\0", b" "])
+
+
+@given(pieces=st.lists(MARKS), chunk=st.integers(1, 9))
+def test_an_item_is_the_item_of_itself(pieces, chunk):
+    """However a stream is cut, its items are those of its lines; a printed item is read as the same item again."""
+    stream = b"a" + b"".join(pieces)
+
+    items, *_, told = read(PLAIN, stream, chunk, 3)
+    assert items == [*map(item_of, stream.removesuffix(b"\n").split(b"\n"))]
+    assert read(PLAIN, joined(items), chunk, 3) == (items, items, [], [])
+    assert told == []
+    assert not any(item.startswith(b"\xef\xbb\xbf") or item.endswith(b"\r") for item in items)

@@ -197,22 +197,17 @@ def test_full_at_the_deadline(hand):
     assert (request.full, request.error) == (True, None)
 
 
-def test_restoring_without_patience(hand):
-    """A filter that is being restored is told of at once; what was answered beside it stays so."""
+@pytest.mark.parametrize(
+    ("beside", "took"), [([[[0]]], 0), ([[TRYAGAIN], [TRYAGAIN], [[0]]], 10)], ids=["answered", "a slot that moves"]
+)
+def test_restoring_without_patience(hand, beside, took):
+    """A filter that is being restored is told of at once; the call beside it is answered, and has its patience."""
     session = session_of(config_of(shards=2))
     one, other = writing(session), writing(session, 1)
-    hand.drive(exchange(session, [one, other]), [RESTORING, [0]])
+    first, *later = beside
+    hand.drive(exchange(session, [one, other]), [RESTORING, *first], *later, took=took)
     assert type(one.error) is Restoring
-    assert (one.in_doubt, other.reply, hand.pauses) == (False, [0], [])
-
-
-def test_restoring_beside_a_slot_that_moves(hand):
-    """It is told of at once, too, and the other call has its patience."""
-    session = session_of(config_of(shards=2))
-    one, other = writing(session), writing(session, 1)
-    hand.drive(exchange(session, [one, other]), [RESTORING, TRYAGAIN], [TRYAGAIN], [[0]], took=10)
-    assert type(one.error) is Restoring
-    assert (one.in_doubt, other.reply) == (False, [0])
+    assert (one.in_doubt, other.reply, len(hand.pauses)) == (False, [0], len(later))
 
 
 def test_the_longer_patience_counts(hand):

@@ -24,10 +24,13 @@ HOUR = 3600
 
 
 class Clocks:
-    """A monotonic clock and a wall clock, which need not agree."""
+    """A monotonic clock and a wall clock, which need not agree; the modules look at these."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch) -> None:
         self.monotonic, self.wall = 1000.0, 1_700_000_000.0
+        for module in (rotation_timer, auto_rotate):
+            patch.setattr(module, "monotonic", lambda: self.monotonic)
+        patch.setattr(rotation_timer, "time", lambda: self.wall)
 
     def sleep(self, seconds: float) -> None:
         self.monotonic, self.wall = self.monotonic + seconds, self.wall + seconds
@@ -35,11 +38,7 @@ class Clocks:
 
 @pytest.fixture
 def clocks(monkeypatch):
-    made = Clocks()
-    for module in (rotation_timer, auto_rotate):
-        monkeypatch.setattr(module, "monotonic", lambda: made.monotonic)
-    monkeypatch.setattr(rotation_timer, "time", lambda: made.wall)
-    return made
+    return Clocks(monkeypatch)
 
 
 def turns(session) -> bool:
@@ -231,13 +230,17 @@ class Server:
         return step.do() if isinstance(step, Work) else None
 
 
-@pytest.fixture
-def session(clocks, monkeypatch):
+def session_over():
     """Its period is over; its rotation is what a test puts in its place."""
     made = session_of(RING)
     made.rotation_timer.take()
     made.rotation_timer.learn(RING, 0, 10**10)
     return made
+
+
+@pytest.fixture
+def session(clocks):
+    return session_over()
 
 
 def attend_with(session, server, flow, monkeypatch, calls_=1):
@@ -258,13 +261,8 @@ def parts(count, steps=1):
 def test_twenty_milliseconds_a_call(count, steps):
     """A call ends with the first part that ends after 20 ms; the rotation goes on where it was, to its end."""
     with pytest.MonkeyPatch.context() as patch:
-        clocks = Clocks()
-        for module in (rotation_timer, auto_rotate):
-            patch.setattr(module, "monotonic", lambda: clocks.monotonic)
-        patch.setattr(rotation_timer, "time", lambda: clocks.wall)
-        session, server = session_of(RING), Server(clocks)
-        session.rotation_timer.take()
-        session.rotation_timer.learn(RING, 0, 10**10)
+        clocks = Clocks(patch)
+        session, server = session_over(), Server(clocks)
         flow = parts(count, steps)
         patch.setattr(auto_rotate, "rotate_if_due", lambda _: flow)
         while flow.gi_frame is not None:

@@ -1,4 +1,4 @@
-"""What the workers of a service count together."""
+"""What the workers of a service count together, the folders that they share, and what they say seldom."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import pytest
 from support.described import info_of
 
 from urifilter_redis.errors import ServerUnavailable
-from urifilter_redis.service import FOLDER_VARIABLE, metrics
+from urifilter_redis.service import FOLDER_VARIABLE, folders, logs, metrics
 from urifilter_redis.service.filters import Measured
-from urifilter_redis.service.logs import Seldom
+from urifilter_redis.service.folders import own_folder
 
 COUNT = "from urifilter_redis.service import metrics; metrics.note_restart()"
 
@@ -63,7 +66,7 @@ def test_the_gauges_that_were_read_last(tmp_path, monkeypatch):
 
 def test_an_outage_is_said_once(monkeypatch, caplog):
     """At once, and not at each scrape."""
-    monkeypatch.setattr(metrics, "_seldom", Seldom())
+    monkeypatch.setattr(metrics, "_seldom", logs.Seldom())
     for _ in range(2):
         asyncio.run(metrics.read_gauges(Known(None)))
         assert caplog.text.count("the metrics of filters are the last known: away") == 1
@@ -100,3 +103,76 @@ def test_a_question_about_a_restore_that_takes_too_long_is_ended():
         return filters.ended  # before the loop's end cancels what is left
 
     assert asyncio.run(read(Slow(2)))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_folders_of_dead_services(place):
+    """They go when a service begins; those of others that run, and what else is there, stay."""
+    dead = place / "urifilter-metrics-dead"
+    dead.mkdir()
+    (dead / "counter_1.db").write_bytes(b"x")
+    (place / "urifilter-metrics-file").write_text("")
+    (place / "urifilter-metrics-link").symlink_to(place)
+    (place / "else").mkdir()
+    with own_folder() as first:
+        assert not dead.exists()
+        with own_folder() as second:
+            assert {Path(first), Path(second)} < set(place.iterdir())
+        assert not Path(second).exists()
+        assert Path(first).exists()
+    assert sorted(each.name for each in place.iterdir()) == ["else", "urifilter-metrics-file", "urifilter-metrics-link"]
+
+
+def test_one_that_begins_in_the_same_moment(place, monkeypatch):
+    """A folder that another service has taken for dead, before it was locked, is made once more."""
+    make, made = tempfile.mkdtemp, []
+
+    def mkdtemp(**named):
+        made.append(make(**named))
+        if len(made) == 1:
+            folders._remove_if_dead(Path(made[0]))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    with own_folder() as folder:
+        assert folder == made[1] != made[0]
+        assert Path(folder).exists()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which the test sets."""
+    now = [0.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    return now
+
+
+def said(seldom, clock, times, text="away") -> list[float]:
+    """Return when a text passes of all the times that somebody wants to say it."""
+    passed = []
+    for clock[0] in times:
+        if seldom.passes(text):
+            passed.append(clock[0])
+    return passed
+
+
+def test_the_same_is_said_after_pauses_that_grow(clock):
+    """They double up to a minute; at any rate it is said once a minute for as long as it lasts."""
+    passed = said(logs.Seldom(), clock, [0.25 * i for i in range(4 * 400)])
+    assert passed == [0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363]
+
+
+def test_what_is_new_is_said_at_once(clock):
+    """Another text, and the same after a long time without it."""
+    seldom = logs.Seldom()
+    assert not seldom.has_passed
+    assert said(seldom, clock, [0, 0.5, 1, 2]) == [0, 1]
+    assert said(seldom, clock, [2.1, 2.2], "other") == [2.1]
+    assert said(seldom, clock, [2.3, 60]) == [2.3, 60]
+    assert said(seldom, clock, [120, 120.5, 121]) == [120, 121]
+    assert seldom.has_passed

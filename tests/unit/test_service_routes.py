@@ -30,11 +30,11 @@ def service():
     return Service(ServiceSettings.model_construct(tokens=known, path=DEFAULT_PATH, limits=Limits(body=1024)))
 
 
-def ask(app, method, path, headers=None, content=b""):
+def ask(app, method, path, headers=None, content=b"", *, raises=False):
     """Ask an application without a server."""
 
     async def asking():
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=raises)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, headers=headers, content=content)
 
@@ -134,11 +134,5 @@ def test_other_methods_are_refused(service, method, path, allowed):
 
 def test_bugs_reach_the_log(service):
     """An exception that is nobody's fault but ours is answered, and raised for the server's log."""
-
-    async def asking():
-        transport = httpx.ASGITransport(make_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            await client.post(INSERT, headers=BEARER, content=BODY)
-
     with pytest.raises(AttributeError, match="filters"):
-        asyncio.run(asking())
+        ask(make_app(service), "POST", INSERT, BEARER, BODY, raises=True)

@@ -1,8 +1,10 @@
-"""Pipelines that tasks share, down to the order in which the event loop runs them."""
+"""Pipelines that tasks share, down to the order in which the event loop runs them; and callers that share a pool."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 
 import pytest
 
@@ -10,6 +12,7 @@ from urifilter_redis.engine.topology import NodeMap, Routes
 from urifilter_redis.protocol.outcomes import Unsent
 from urifilter_redis.protocol.routing import for_key
 from urifilter_redis.transport.connections import COMMANDS_A_PIPELINE, PIPELINES, SharedConnector
+from urifilter_redis.transport.pool import PoolLimit, Waiter
 
 
 class Server:
@@ -176,3 +179,15 @@ def test_a_node_that_is_away_holds_up_nobody_else():
         await shared.close()
 
     run(work())
+
+
+def test_the_next_waiter_is_woken():
+    """Whoever leaves wakes those that are admitted then, with one connection, too; the others sleep on."""
+    for count, waiting in itertools.product((1, 3), (1, 2)):
+        limit, woken = PoolLimit(count), []
+        waiters = [Waiter() for _ in range(count + waiting)]
+        assert [limit.enter(each) for each in waiters] == [True] * count + [False] * waiting
+        for number, each in enumerate(waiters[count:]):
+            each.wake = functools.partial(woken.append, number)
+        limit.leave(waiters[0])
+        assert woken == [0]

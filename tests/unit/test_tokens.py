@@ -48,26 +48,22 @@ def test_only_the_hash_is_kept():
     assert digest("\ud800") != digest("?")
 
 
+DIGESTS = ["", "x", "sha256:", "sha256:" + "0" * 63, "SHA256:" + "0" * 64, "sha256:" + "g" * 64]
+FILTERS = [(), ("",), ("a/b",), ("news", "a b"), ("[ab]",), ("x" * 65,)]
+
+
 @pytest.mark.parametrize(
-    "wrong", ["", "x", "sha256:", "sha256:" + "0" * 63, "SHA256:" + "0" * 64, "sha256:" + "g" * 64]
+    ("wrong", "said"),
+    [
+        *(({"digest": each}, "sha256: and 64 hex digits, as `urifilter token new` prints it") for each in DIGESTS),
+        ({"access": "all"}, "access is read, write or admin and not 'all'"),
+        *(({"filters": each}, r"filters are names, or patterns with \* and \?") for each in FILTERS),
+    ],
 )
-def test_no_digest(wrong):
-    """It says what a digest is, and not what was given: that might be the token."""
-    with pytest.raises(ValueError, match="sha256: and 64 hex digits, as `urifilter token new` prints it"):
-        Token("one", wrong)
-
-
-def test_no_access():
-    """There are two."""
-    with pytest.raises(ValueError, match="access is read, write or admin and not 'all'"):
-        Token("one", digest("x"), access="all")
-
-
-@pytest.mark.parametrize("wrong", [(), ("",), ("a/b",), ("news", "a b"), ("[ab]",), ("x" * 65,)])
-def test_no_filters(wrong):
-    """A token that could never be used is refused, with what its filters may be."""
-    with pytest.raises(ValueError, match=r"filters are names, or patterns with \* and \?"):
-        Token("one", digest("x"), wrong)
+def test_no_token(wrong, said):
+    """It says what a digest is, and not what was given: that might be the token; and what access and filters are."""
+    with pytest.raises(ValueError, match=said):
+        Token(**{"name": "one", "digest": digest("x")} | wrong)
 
 
 def test_find_one_of_many():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
-from urifilter_redis import Timeouts
+import urifilter_redis
+from urifilter_redis import ArchiveError, ServerUnavailable, Timeouts, UriFilter
 from urifilter_redis.engine.topology import GIVEN
 from urifilter_redis.transport.endpoints import Endpoint, check_url
 from urifilter_redis.transport.url import (
@@ -119,6 +121,16 @@ def test_no_address(url, text):
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://localhost", "redis://localhost:6379/0"),
+        ("rediss://user:secret@host:1/2", "rediss://user:***@host:1/2"),
+        ("redis://:secret@host/2?password=secret&x=secret", "redis://:***@host:6379/2"),
+        ("redis://:se%2Fcret@[::1]:7/0", "redis://:***@[::1]:7/0"),
+        ("redis://:secret@secret@host/0", "redis://:***@host:6379/0"),
+        ("unix:///tmp/s?password=secret&db=1", "unix:///tmp/s?db=1"),
+        ("unix:///tmp/s", "unix:///tmp/s"),
+        ("redis://host/3?db=2", "redis://host:6379/2"),
+        ("redis://:6379/secret@host", "redis://localhost:6379/0"),
         ("redis+cluster://me:secret@a:1,[::1]", "redis+cluster://me:***@a:1,[::1]:6379/0"),
         ("rediss+cluster://:secret@secret@a:1/0?password=secret", "rediss+cluster://:***@a:1/0"),
         ("redis+sentinel://:secret@a,b:7/crawl/3", "redis+sentinel://:***@a:26379,b:7/crawl/3"),
@@ -127,7 +139,7 @@ def test_no_address(url, text):
     ],
 )
 def test_shown(url, shown):
-    """All nodes are, without a password and options; what is shown can be shown again."""
+    """The server or all nodes are, without a password and options; what is shown can be shown again."""
     assert without_password(url) == shown
     assert without_password(shown) == shown
 
@@ -165,7 +177,7 @@ def test_pickled(url, monkeypatch):
     """An address goes through pickle without secrets and with the options; the environment has the rest."""
     endpoint = Endpoint(Address(url), Timeouts(), None, (2, "master"), asynchronous=False)
     packed = endpoint.packed().without_secrets()
-    assert "secret" not in repr(vars_of(packed)) + packed.url
+    assert "secret" not in repr((packed.shown, packed.variable, repr(packed), packed.url))
     assert "hidden" not in packed.url
     there: Packed = pickle.loads(pickle.dumps(packed))
     monkeypatch.setenv(URL_VARIABLE, url)
@@ -174,10 +186,6 @@ def test_pickled(url, monkeypatch):
     assert target_of(opened.address.url).hosts == target_of(url).hosts
     assert target_of(opened.address.url).login == target_of(url).login
     assert target_of(opened.address.url).reads == target_of(url).reads
-
-
-def vars_of(packed: Packed) -> tuple[str, ...]:
-    return packed.shown, packed.variable, repr(packed)
 
 
 @pytest.mark.parametrize(
@@ -222,3 +230,64 @@ def test_routes_of_an_origin(asynchronous):
     cluster = Endpoint(Address("redis+cluster://a,b?wait_replicas=3"), Timeouts(), None, asynchronous=asynchronous)
     assert cluster.routes().seeds == ("a:6379", "b:6379")
     assert (cluster.wait_replicas, cluster.routes().waits) == (3, True)
+
+
+def test_platform_without_file_locks(monkeypatch):
+    """The library works there with a server that is named, and says so without."""
+    monkeypatch.setitem(sys.modules, "urifilter_redis.transport.embedded", None)
+    monkeypatch.delattr(urifilter_redis.transport, "embedded", raising=False)
+    with pytest.raises(ServerUnavailable, match="no embedded one for this platform: give the address"):
+        UriFilter.open("news")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://:secret@host",
+        "redis://user:sec/ret@host",
+        "redis://user:12/secret@host",
+        "redis://user:12#secret@host",
+        "redis+sentinel://user:12/secret@host/0",
+        "redis+cluster://user:12#secret@host",
+        "redis://[secret",
+        "secret",
+        "redis://h:se",
+    ],
+)
+def test_no_address_of_a_filter(url):
+    """What is no address is not shown either: a mistyped password might be in it."""
+    with pytest.raises(ValueError, match="address is a URL such as") as caught:
+        UriFilter.open("news", redis=url)
+    assert "sec" not in str(caught.value)
+    assert caught.value.__context__ is None  # whose text may have a part of it, and which some loggers show
+
+
+@pytest.mark.parametrize(
+    ("url", "packed"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("rediss://me:secret@h:1/2?ssl_ca_certs=%2Fa%2Bb&max_connections=9", "rediss://h:1/2?ssl_ca_certs=%2Fa%2Bb&max_connections=9"),
+        ("redis://h?password=secret&db=2&username=secret&ssl_password=secret", "redis://h?db=2"),
+        ("redis://h?pass%77ord=secret", "redis://h"),
+        ("unix:///tmp/s?db=1&password=secret", "unix:///tmp/s?db=1"),
+        ("mongodb://me:secret@a:1,b:2/x?authSource=admin", "mongodb://a:1,b:2/x?authSource=admin"),
+        ("mongodb+srv://h/x?tlsCertificateKeyFilePassword=secret", "mongodb+srv://h/x"),
+        ("mongodb://h/x?authMechanismProperties=AWS_SESSION_TOKEN:secret", "mongodb://h/x"),
+        ("file:///tmp/a%20b", "file:///tmp/a%20b"),
+    ],
+)  # fmt: skip
+def test_nothing_secret_is_pickled(url, packed, monkeypatch):
+    """The rest of an address goes through pickle; what was left out is the environment's, of the same place."""
+    monkeypatch.delenv("VARIABLE", raising=False)
+    there = pickle.loads(pickle.dumps(Packed(url, "the address", "VARIABLE").without_secrets()))
+    assert there.url == packed
+    if url == packed:
+        assert there.unpacked() == url
+        return
+    with pytest.raises(ArchiveError, match="the address: .* set VARIABLE to the same address with both"):
+        there.unpacked()
+    monkeypatch.setenv("VARIABLE", url)
+    assert there.unpacked() == url
+    monkeypatch.setenv("VARIABLE", "redis://elsewhere/0")
+    with pytest.raises(ArchiveError, match="it names another place"):
+        there.unpacked()
