@@ -301,6 +301,13 @@ def service_for_admins(_shared):
 
 
 @pytest.fixture(scope="module")
+def redis():
+    """A server of a module's own, which nobody empties between its tests."""
+    with servers.Server("redis70") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def browser():
     """A browser; while it runs asyncio cannot be used in this thread."""
     with launched() as running:
@@ -365,6 +372,21 @@ def make_filter(request):
             return made.enter_context(UriFilter.create(name, redis=redis, **settings))
 
         yield make
+
+
+@pytest.fixture
+def news(make_filter):
+    """A filter of three shards."""
+    return make_filter(shards=3)
+
+
+@pytest.fixture
+def api(service, news):
+    """The SDK's client of the service, which has that filter."""
+    from urifilter_redis.sdk import FilterAPIClient
+
+    with FilterAPIClient(service.url) as client:
+        yield client
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from support.in_flight import Holder
 from support.pages import ROOT
 from support.prometheus import ALERTS, EXAMPLES, NAMES, prometheus, promtool, queries
 from support.servers import wait_until
-from support.service import Service, ask
+from support.service import Service, ask, known
 
 from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
@@ -190,21 +190,15 @@ def test_the_page_tells_of_each_alert():
     assert re.findall(r"^\| `(Urifilter\w+)` \|", page, re.MULTILINE) == list(ALERTS)
 
 
-@pytest.fixture
-def token():
-    return tokens.new()
-
-
 #: Queries of the dashboard that have nothing to show in the test: there are no errors, and nothing was restored.
 EMPTY = ("urifilter_script_errors_total", 'error_code!=""')
 
 
-def test_a_real_prometheus(make_server, tmp_path, folder, token):
+def test_a_real_prometheus(make_server, tmp_path, folder):
     """With the service as it is each alert of a filter fires for the filter that it is for, and so do outages."""
-    server = make_server("redis70")
-    known = tokens.Token("prometheus", tokens.digest(token), ("*",), "write").toml()
+    server, token = make_server("redis70"), tokens.new()
     own = {"capacity": 1000, "seed": 1, "redis": server.url, "rotate": "never"}
-    settings = f'rotate = "never"\n{known}'
+    settings = 'rotate = "never"\n' + known("prometheus", token, "write")
     with (
         UriFilter.create("near", **own) as near,
         UriFilter.create("over", **own) as over,

@@ -16,14 +16,12 @@ import time
 import pytest
 from support import cli
 from support.servers import free_port, wait_until
-from support.service import Service, alone, ask, request, state, workers
+from support.service import NEWS_TABLE, Service, alone, ask, known, lives, make, request, workers
 
 from urifilter_redis import UriFilter
 from urifilter_redis.extras import how_to_get
 from urifilter_redis.service import tokens
 
-OPTIONS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
-NEWS = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
 EXTRA = ("fastapi_swagger", "httptools", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
 SERVER_PACKAGES = (*EXTRA, "fastapi", "pydantic")
 DEFAULT_PATH = "/cr-clawr/uri_filter/api/uri_filter"
@@ -41,16 +39,8 @@ def ages(service, name, items) -> list[int]:
     return answer.json()["ages"]
 
 
-def asked_for(items, path=DEFAULT_PATH, name="news") -> bytes:
-    return request("POST", path, json.dumps({"filter_typeid": name, "URI_list": items}).encode())
-
-
-def make(url, name="news", items=(), **more) -> None:
-    """Make a filter, and insert items."""
-    with UriFilter.create(name, redis=url, **OPTIONS, **more) as made:
-        made.insert_many(items)
-        if "archive" in more:
-            made.checkpoint()
+def asked_for(items) -> bytes:
+    return request("POST", DEFAULT_PATH, json.dumps({"filter_typeid": "news", "URI_list": items}).encode())
 
 
 def seen(url, name, items, **where) -> list[bool]:
@@ -58,14 +48,11 @@ def seen(url, name, items, **where) -> list[bool]:
         return [age > 0 for age in opened.ages(items)]
 
 
-def in_environment(**env) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")} | env
-
-
 def refused(*arguments, code=2, **env) -> str:
     """Run ``urifilter serve``, which must end by itself without having listened; return what it says."""
     port = free_port()
-    out, text = cli.run("serve", "--port", port, *arguments, env=in_environment(**env), code=code)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("URIFILTER_")} | env
+    out, text = cli.run("serve", "--port", port, *arguments, env=env, code=code)
     assert out == b""
     assert "listens" not in text
     with pytest.raises(ConnectionRefusedError):
@@ -126,7 +113,7 @@ def test_filters_of_settings_archive_and_redis(any_server, folder):
     any_server.ask("flushall")
     make(any_server.url, "plain", items=["c"])
     fresh = "[filters.fresh]\ncapacity = 500\nretention = 'ring'\nslices = 3\nperiod = '1d'\n"
-    with Service(any_server.url, "--archive", folder, settings=NEWS + fresh) as service:
+    with Service(any_server.url, "--archive", folder, settings=NEWS_TABLE + fresh) as service:
         assert seen(any_server.url, "news", ["a", "b"]) == [True, False]  # it is there, nobody had to ask for it
         with UriFilter.open("fresh", redis=any_server.url, archive=folder) as opened:
             assert (opened.info().capacity, opened.info().retention, opened.info().archive) == (500, "ring", folder)
@@ -169,7 +156,7 @@ def test_redis_comes_later(make_server):
     """It warns, answers 503 within bounds, and serves as soon as Redis is there, without a restart."""
     server = make_server("redis70", requirepass="hunter2")
     server.kill()
-    with Service(server.url, settings=NEWS) as service:
+    with Service(server.url, settings=NEWS_TABLE) as service:
         assert "answering 503 until it is back" in service.log()
         assert ask(service, "GET", "/healthz").status == 200
         with service.raw() as one, service.raw() as other:
@@ -213,7 +200,7 @@ def test_the_port_is_taken(any_server):
 def test_an_address_of_another_machine(any_server, tmp_path):
     """Exit 2 with the address."""
     file = tmp_path / "settings.toml"
-    file.write_text(tokens.Token("one", tokens.digest("x")).toml())
+    file.write_text(known("one", "x"))
     assert "192.0.2.1" in refused("--settings", file, "--redis", any_server.url, "--host", "192.0.2.1")
 
 
@@ -239,39 +226,6 @@ def test_ipv6(any_server):
 
 
 # workers
-
-
-def lives(process) -> bool:
-    return state(process) not in {"", "Z"}
-
-
-def asked(service) -> list[int]:
-    """Return which worker answered each question about items, by the log."""
-    lines = [json.loads(line) for line in service.log().splitlines()[1:]]
-    return [line["process"] for line in lines if line.get("route") == service.path]
-
-
-@pytest.mark.slow
-def test_workers(any_server):
-    """Each of two answers, for the same filters; one that is killed (-9) is started again, and service goes on."""
-    make(any_server.url)
-    with Service(any_server.url, "--workers", "2", "--log-requests", "--log-format", "json") as service:
-        first, second = workers(service)
-        for number, worker in enumerate((first, second)):
-            with alone(service, worker):
-                assert unique(service, "news", ["a", str(number)]) == [["a", "0"], ["1"]][number]
-                wait_until(lambda number=number: len(asked(service)) == number + 1, "it logs nothing")
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: not lives(first), "it is not reaped")
-        for number in range(20):  # whether there is one worker or another one by now
-            assert unique(service, "news", [f"while {number}"]) == [f"while {number}"]
-        third = workers(service, 3)[2]
-        with alone(service, third):
-            assert unique(service, "news", ["a", "b"]) == ["b"]
-        assert [lives(each) for each in (first, second, third)] == [False, True, True]
-    assert [lives(each) for each in (second, third)] == [False, False]
-    assert asked(service)[:2] == [first, second]
-    assert (asked(service)[-1], len(asked(service))) == (third, 23)
 
 
 @pytest.mark.slow
@@ -412,11 +366,7 @@ def test_log_file_that_is_rotated(count, any_server, tmp_path):
 def secrets():
     """Tokens, and the settings that know them."""
     made = {name: tokens.new() for name in ("one", "reader", "wrong")}
-    known = [
-        tokens.Token("one", tokens.digest(made["one"]), ("*",), "write"),
-        tokens.Token("reader", tokens.digest(made["reader"]), ("other",), "read"),
-    ]
-    return made, "".join(f"{each.toml()}\n" for each in known)
+    return made, known("one", made["one"], "write") + known("reader", made["reader"], filters=["other"])
 
 
 def ask_variously(service, secrets) -> None:

@@ -13,12 +13,11 @@ import pytest
 from support.in_flight import Holder
 from support.metrics import Metrics, with_gauges
 from support.servers import silent_port, wait_until
-from support.service import Service, alone, ask, request, workers
+from support.service import NEWS, Service, alone, ask, known, request, workers
 
 from urifilter_redis import ConfigMismatch, UriFilter, __version__
 from urifilter_redis.service import tokens
 
-NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 TWO = ("--workers", "2")
 
 
@@ -294,65 +293,7 @@ def test_a_filter_that_cannot_be_looked_at(any_server, news):
     assert "broken" in service.log()
 
 
-@pytest.mark.slow
-def test_gauges_follow(any_server, news):
-    """What was measured is told for a while, never for long: the newest count of items comes through."""
-    with Service(any_server.url) as service:
-        assert with_gauges(service, "news")("urifilter_filter_items", filter="news") == 0
-        insert(service, ["a", "b"])
-        wait_until(lambda: Metrics(service)("urifilter_filter_items", filter="news") == 2, "never", patience=60)
-
-
 # who may ask, and when Redis is away
-
-
-@pytest.mark.slow
-def test_who_may_ask(any_server, news):
-    """Metrics are for tokens of all filters; health is for everybody."""
-    made = {name: tokens.new() for name in ("all", "some", "both")}
-    known = [
-        tokens.Token("all", tokens.digest(made["all"]), ("*",), "read"),
-        tokens.Token("some", tokens.digest(made["some"]), ("news",), "write"),
-        tokens.Token("both", tokens.digest(made["both"]), ("news", "n*"), "write"),
-    ]
-    with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
-        for path in ("/healthz", "/readyz"):
-            assert ask(service, "GET", path).status == 200
-        for name, status, code in (("some", 403, "forbidden"), ("both", 403, "forbidden"), (None, 401, "unauthorized")):
-            answer = ask(service, "GET", "/metrics", token=made.get(name))
-            assert (answer.status, answer.json()["error_code"]) == (status, code)
-        assert ask(service, "GET", "/metrics", token="x").status == 401
-        found = with_gauges(service, "news", token=made["all"])
-        assert found("urifilter_filter_up", filter="news") == 1
-        assert not any(token in "".join(map(str, found)) for token in made.values())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("usual_timeouts")
-def test_health(make_server):
-    """Redis away: alive, not ready, and its counters are still told; then ready again."""
-    server = make_server("redis70", appendonly="yes", appendfsync="always")
-    UriFilter.create("news", redis=server.url, **NEWS).close()
-    with Service(server.url) as service:
-        assert ask(service, "GET", "/healthz").json() == {"status": "ok"}
-        assert ask(service, "GET", "/readyz").json() == {"status": "ready"}
-        insert(service, ["a", "b"])
-        server.kill()
-        assert ask(service, "GET", "/healthz").json() == {"status": "ok"}
-        with service.raw() as one, service.raw() as other:
-            began = time.monotonic()
-            one.send(request("GET", "/readyz"))
-            other.send(request("GET", "/metrics"))
-            ready, told = one.answer(), other.answer()
-            assert time.monotonic() - began < 60
-        assert (ready.status, ready.json()["error_code"]) == (503, "server_unavailable")
-        assert told.status == 200
-        assert b'urifilter_items_total{answer="new",command="insert",filter="news"} 2.0' in told.body
-        assert b"urifilter_filter_fill_ratio{" not in told.body
-        server.start()
-        wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it does not get ready")
-        assert insert(service, ["a", "b", "c"]) == 1
-        assert Metrics(service).items() == (3, 2)
 
 
 @pytest.mark.slow
@@ -362,15 +303,18 @@ def test_metrics_in_an_outage(make_server):
 
     All within the seconds that somebody who scrapes has.
     """
-    server = make_server("redis70")
+    server = make_server("redis70", appendonly="yes", appendfsync="always")
     for name in ("news", "other"):
         UriFilter.create(name, redis=server.url, **NEWS).close()
     with Service(server.url, *TWO) as service:
         both = workers(service)
+        assert with_gauges(service, "news")("urifilter_filter_items", filter="news") == 0
         insert(service, ["a", "b"])
         with alone(service, both[0]):
             found = wait_until(
-                lambda: (now := Metrics(service))("urifilter_filter_items", filter="news") == 2 and now, "not counted"
+                lambda: (now := Metrics(service))("urifilter_filter_items", filter="news") == 2 and now,
+                "not counted",
+                patience=60,
             )
             assert found("urifilter_redis_up") == 1
         figures = {key: value for key, value in found.items_of_filters() if key[0] != "urifilter_filter_up"}
@@ -382,7 +326,7 @@ def test_metrics_in_an_outage(make_server):
                     began = time.monotonic()
                     found = Metrics(service)
                     assert time.monotonic() - began < 10  # Prometheus's own patience
-                    assert found("urifilter_redis_up") == 0
+                    assert (found("urifilter_redis_up"), found.items()) == (0, (2, 0))
                     assert [found("urifilter_filter_up", filter=name) for name in ("news", "other")] == [0, 0]
                     now = dict(found.items_of_filters())
                     assert {key: now.get(key) for key in figures} == figures
@@ -390,6 +334,10 @@ def test_metrics_in_an_outage(make_server):
                 server.resume()
                 wait_until(lambda: Metrics(service)("urifilter_redis_up") == 1, "it does not see that Redis is there")
                 wait_until(lambda: Metrics(service)("urifilter_filter_up", filter="news") == 1, "not up again")
+        server.start()
+        wait_until(lambda: ask(service, "GET", "/readyz").status == 200, "it does not get ready")
+        assert insert(service, ["a", "b", "c"]) == 1
+        assert Metrics(service).items() == (3, 2)
 
 
 @pytest.mark.slow
@@ -402,6 +350,7 @@ def test_metrics_without_redis_from_the_start(make_server):
         found = Metrics(service)
         assert (found("urifilter_redis_up"), found("urifilter_filter_up", filter="news")) == (0, 0)
         assert found("urifilter_archive_up") is None
+        assert found("urifilter_filter_fill_ratio", filter="news") is None
 
 
 @pytest.mark.slow
@@ -448,19 +397,12 @@ def test_ready_when_the_filters_of_the_settings_are(any_server):
         assert insert(service, ["a"]) == 1
 
 
-def inserting(path: str, *items: str) -> bytes:
-    return request("POST", path, b'{"filter_typeid": "news", "URI_list": ["%s"]}' % "".join(items).encode())
-
-
 @pytest.mark.slow
 def test_requests_by_token_and_filter(any_server, news):
     """Each is counted under the names of its token and its filter, if they exist. Versions are told."""
     made = {name: tokens.new() for name in ("writer", "reader")}
-    known = [
-        tokens.Token("writer", tokens.digest(made["writer"]), ("news",), "write"),
-        tokens.Token("reader", tokens.digest(made["reader"]), ("*",), "read"),
-    ]
-    with Service(any_server.url, settings="\n".join(each.toml() for each in known)) as service:
+    settings = known("writer", made["writer"], "write", ["news"]) + known("reader", made["reader"])
+    with Service(any_server.url, settings=settings) as service:
         for number in range(3):
             ask(service, "POST", "/v1/filters/news/insert", {"items": [number]}, made["writer"])
         ask(service, "GET", "/v1/filters/news", token=made["reader"])
@@ -509,7 +451,8 @@ def test_connections_and_requests(make_server):
         held = [service.raw() for _ in range(6)]
         try:
             for number, connection in enumerate(held):
-                connection.send(inserting(service.path, str(number)))
+                body = b'{"filter_typeid": "news", "URI_list": ["%d"]}' % number
+                connection.send(request("POST", service.path, body))
             # Four of them run, two wait for these; of the four two are under way, and the others want a pipeline. So
             # does the look at the filters for the metrics, before it is given up.
             wait_until(lambda: (now := load())[:3] == (8, 7, 2) and now[3] >= 2, f"not so: {load()}")

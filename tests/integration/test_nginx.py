@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from support.forwarder import Authority, Forwarder
 from support.page import sign_in, visit
 from support.pages import ROOT
 from support.servers import free_port, wait_until
-from support.service import Service
+from support.service import Service, known
 
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPIClient, FilterAPIError
 
@@ -92,17 +91,10 @@ class Nginx:
         self._process.wait()
 
 
-@pytest.fixture
-def news(make_filter):
-    return make_filter()
-
-
 @contextlib.contextmanager
 def served(server, *arguments: object):
     """Run a service with a token."""
-    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    settings = f'[[tokens]]\nname = "all"\ndigest = "sha256:{digest}"\nfilters = ["*"]\naccess = "write"\n'
-    with Service(server.url, *arguments, settings=settings) as service:
+    with Service(server.url, *arguments, settings=known("all", TOKEN, "write")) as service:
         yield service
 
 

@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
-from support.servers import Server, wait_until
-from support.service import Service, ask
+from support.servers import wait_until
+from support.service import Service, ask, known
 
 from urifilter_redis import UriFilter, drop_filter
 from urifilter_redis.engine.steps import Timeouts
@@ -25,16 +25,14 @@ TWO = ("--workers", "2")
 RATES = "urifilter:{news:0}:rates"
 
 
-@pytest.fixture(scope="module")
-def server():
-    with Server("valkey") as running:
-        yield running
+@pytest.fixture
+def server(valkey):
+    return valkey
 
 
 @pytest.fixture
 def redis(server):
     with server.client(decode_responses=True) as admin:
-        admin.flushall()
         yield admin
 
 
@@ -103,11 +101,8 @@ def test_tokens(server, redis, news):
     """A token sees its filters alone, and Redis and the service only if it is for all."""
     UriFilter.create("pages", redis=server.url, capacity=1000).close()
     secrets = [tokens.new(), tokens.new()]
-    known = [
-        tokens.Token("all", tokens.digest(secrets[0]), ("*",), "write"),
-        tokens.Token("some", tokens.digest(secrets[1]), ("news",), "read"),
-    ]
-    with Service(server.url, settings="\n".join(each.toml() for each in known)) as service:
+    settings = known("all", secrets[0], "write") + known("some", secrets[1], "read", ["news"])
+    with Service(server.url, settings=settings) as service:
         assert ask(service, "GET", "/v1/overview").status == 401
         assert ask(service, "GET", "/v1/filters/news/detail").status == 401
         assert ask(service, "GET", "/v1/filters/pages/detail", token=secrets[1]).status == 403
@@ -179,13 +174,3 @@ def test_drop(server, redis, news):
         sampled(redis)
     drop_filter("news", redis=server.url)
     assert redis.keys("urifilter*") == []
-
-
-@pytest.mark.usefixtures("usual_timeouts")
-def test_redis_away(redis):
-    """Nothing is made up while Redis is away."""
-    with Server("valkey") as own, Service(own.url) as service:
-        assert overview(service)["filters"] == []
-        own.kill()
-        wait_until(lambda: ask(service, "GET", "/v1/overview").status == 503, "it answers without Redis")
-        assert ask(service, "GET", "/v1/overview").json()["error_code"] == "server_unavailable"

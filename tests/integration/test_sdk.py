@@ -19,18 +19,6 @@ from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient, claims_backend
 
 
-@pytest.fixture
-def news(make_filter):
-    """The filter that is asked about."""
-    return make_filter(shards=3)
-
-
-@pytest.fixture
-def api(service, news):
-    with FilterAPIClient(service.url) as client:
-        yield client
-
-
 @pytest.mark.slow
 def test_one_call(service, news, monkeypatch):
     """``FilterAPI`` answers the new ones in their order, each once; address and token may be the environment's."""

@@ -25,24 +25,15 @@ pytestmark = pytest.mark.slow
 QUICK = Timeouts(connect=1, reply=2, total=1)
 
 
-@pytest.fixture
-def news(make_filter):
-    return make_filter(shards=3)
-
-
-@pytest.fixture
-def api(service, news):
-    with FilterAPIClient(service.url) as client:
-        yield client
-
-
 @pytest.mark.quick
 def test_the_object(api, news):
-    """It knows its name, its lease and its holder, and says that it is closed."""
-    with api.claims("news", lease=60, name="one") as mine:
+    """It is the library's own, knows its name, its lease and its holder, and says that it is closed."""
+    with api.claims("news", lease=60, name="one") as mine, news.claims() as other:
+        assert type(mine) is type(other)
         assert (mine.name, mine.lease, len(mine.holder)) == ("one", 60.0, 16)
         assert mine.claim({"x": [1]}) is True
         assert mine.unresolved == []
+    assert json.loads(json.dumps(mine.held)) == []
     with pytest.raises(ValueError, match="these claims are closed"):
         mine.claim("z")
 
@@ -301,13 +292,6 @@ def test_an_object_that_is_collected_beats_no_more(api, news):
     del mine
     gc.collect()
     wait_until(lambda: not thread.is_alive(), "it goes on")
-
-
-def test_both_objects_are_the_libraries(api, news, service):
-    """So that a crawler does not see the difference."""
-    with api.claims("news") as mine, news.claims() as other:
-        assert type(mine) is type(other)
-    assert json.loads(json.dumps(mine.held)) == []
 
 
 def test_a_claim_of_an_earlier_holder(service, news):

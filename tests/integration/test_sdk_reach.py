@@ -11,19 +11,15 @@ import pytest
 from support.forwarder import Authority, Forwarder
 from support.service import Service
 
-from urifilter_redis import UriFilter
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient, FilterAPIError, Timeouts
 
 pytestmark = pytest.mark.slow
 
-NEWS = {"capacity": 1000, "error_rate": 1e-8}
-
 
 @pytest.fixture
-def port(service, any_server):
+def port(service, news):
     """The service's, with a filter that holds nothing."""
-    with UriFilter.create("news", redis=any_server.url, **NEWS):
-        yield int(service.url.rsplit(":", 1)[1])
+    return service.port
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +112,8 @@ def test_a_mistyped_port():
             assert time.monotonic() - began < Timeouts().total
 
 
-def test_a_service_that_is_started_again(any_server):
+def test_a_service_that_is_started_again(any_server, news):
     """Once it has answered it is waited for, for longer than for one that never did."""
-    UriFilter.create("news", redis=any_server.url, **NEWS).close()
     with Service(any_server.url) as first, FilterAPIClient(first.url, timeouts=Timeouts(first=0.0)) as api:
         assert api.unique("news", ["a"]) == ["a"]
         first.stop()
@@ -134,9 +129,8 @@ async def again(api, url, port):
 
 
 @pytest.mark.parametrize("limits", ["items = 100\n", "body = 5_000\n"])
-def test_a_service_of_lower_limits(any_server, limits):
+def test_a_service_of_lower_limits(any_server, news, limits):
     """Calls of any length are answered, and so are claims with payloads."""
-    UriFilter.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-8, shards=3).close()
     items = [f"https://example.com/{number}" for number in range(1000)]
     with Service(any_server.url, settings=f"[limits]\n{limits}") as service, FilterAPIClient(service.url) as api:
         assert api.insert_ages("news", items + items) == [0] * 1000 + [1] * 1000

@@ -9,12 +9,11 @@ import time
 
 import pytest
 from support.servers import wait_until
-from support.service import Service, ask, request
+from support.service import NEWS, Service, ask, known, request
 
 from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
 
-NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
 ACCESS = "/v1/access"
 
 
@@ -30,10 +29,8 @@ def made():
 
 
 def settings(made, more="") -> str:
-    known = [
-        tokens.Token(name, tokens.digest(token), ("*",) if name == "all" else ("news",)) for name, token in made.items()
-    ]
-    return more + "\n".join(each.toml() for each in known)
+    filters = {"all": "*"}
+    return more + "".join(known(name, token, filters=[filters.get(name, "news")]) for name, token in made.items())
 
 
 def told(service, token) -> dict:
@@ -71,8 +68,7 @@ def test_no_answer_has_a_seed(any_server, made):
     hashes = {"words": "blake2b", "numbers": "mmh3"}
     for name, seed in seeds.items():
         UriFilter.create(name, redis=any_server.url, capacity=1000, hash=hashes[name], seed=seed).close()
-    ops = tokens.Token("ops", tokens.digest(made["all"]), access="admin").toml()
-    with Service(any_server.url, settings=f"log_requests = true\n{ops}") as service:
+    with Service(any_server.url, settings="log_requests = true\n" + known("ops", made["all"], "admin")) as service:
         paths = ask(service, "GET", "/openapi.json", token=made["all"]).json()["paths"]
         gets = [path for path, known in paths.items() if "get" in known]
         gets = {path.replace("{filter}", name) for path in gets for name in seeds}
@@ -90,7 +86,7 @@ def test_no_answer_has_a_seed(any_server, made):
 @pytest.mark.slow
 def test_keys_belong_to_tokens(any_server, news, made):
     """The same Idempotency-Key of another token is another request: it answers, and blocks, nothing of the first."""
-    writers = "".join(tokens.Token(name, tokens.digest(made[name]), access="write").toml() + "\n" for name in made)
+    writers = "".join(known(name, token, "write") for name, token in made.items())
     with Service(any_server.url, settings=writers) as service, service.raw() as connection:
 
         def ages(name, number, uri):
@@ -215,8 +211,8 @@ def test_log_of_requests(any_server, news, made):
 @pytest.mark.slow
 def test_a_secret_in_a_path(make_server, made):
     """A token that was put in the place of a filter's name is in no log and no metric, also while Redis is away."""
-    secret, known = tokens.new()[:-1] + "-", tokens.Token("ops", tokens.digest(made["all"]), access="admin").toml()
-    more, server = 'log_requests = true\nlog_format = "json"\ntimeout = 1\n', make_server()
+    secret, server = tokens.new()[:-1] + "-", make_server()
+    more = 'log_requests = true\nlog_format = "json"\ntimeout = 1\n' + known("ops", made["all"], "admin")
     with UriFilter.create("news", redis=server.url, **NEWS) as news:
         uid = news.info().uid
     asked = [
@@ -227,7 +223,7 @@ def test_a_secret_in_a_path(make_server, made):
         ("GET", "detail", None),
         ("GET", "", None),
     ]
-    with Service(server.url, settings=more + known) as service:
+    with Service(server.url, settings=more) as service:
 
         def ask_all(name, token):
             older = {"filter_typeid": name, "URI_list": ["a"]}

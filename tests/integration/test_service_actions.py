@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 from support.proxy import Fault, HttpProxy, first
-from support.servers import Server, wait_until
-from support.service import Service, ask, request
+from support.servers import wait_until
+from support.service import Service, ask, known, request
 
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import FILTERS_PATH, OPERATIONS
@@ -40,21 +40,11 @@ BODIES = {
 
 
 @pytest.fixture(scope="module")
-def redis():
-    with Server("redis70") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def guarded(redis, tmp_path_factory):
     """A service with an archive, a filter of its own, and a token of each kind."""
-    made = [
-        tokens.Token("admin", tokens.digest(ADMIN), access="admin"),
-        tokens.Token("writer", tokens.digest(SECRETS["writer"]), access="write"),
-        tokens.Token("reader", tokens.digest(SECRETS["reader"])),
-        tokens.Token("other", tokens.digest(SECRETS["other"]), ("other*",), "admin"),
-    ]
-    settings = "\n".join(["[filters.mine]\ncapacity = 1000\n", *(each.toml() for each in made)])
+    settings = "[filters.mine]\ncapacity = 1000\n" + known("other", SECRETS["other"], "admin", ["other*"])
+    for who, access in (("admin", "admin"), ("writer", "write"), ("reader", "read")):
+        settings += known(who, SECRETS[who], access)
     archive = (tmp_path_factory.mktemp("archive")).as_uri()
     options = ("--log-format", "json", "--archive", archive, "--workers", "2")
     with Service(redis.url, *options, settings=settings) as service:

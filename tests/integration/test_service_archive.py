@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support.browser import Tab, expect, launched
 from support.servers import silent_port, wait_until
-from support.service import Service, ask
+from support.service import NEWS, NEWS_TABLE, Service, ask, known, make
 from support.shard_keys import shard_key
 
-from urifilter_redis import SliceLost, UriFilter
-from urifilter_redis.flows.items import answer
+from urifilter_redis import UriFilter
 from urifilter_redis.service import tokens
-from urifilter_redis.service.filters import connect
-from urifilter_redis.service.settings import ServiceSettings
 
-NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
-WANTED = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
 FILTERS = "/v1/filters"
 
 
@@ -52,13 +46,6 @@ def disk(tmp_path):
     return Disk(tmp_path)
 
 
-def make(url, name, items=(), **more) -> None:
-    with UriFilter.create(name, redis=url, **NEWS, **more) as made:
-        made.insert_many(items)
-        if "archive" in more:
-            made.checkpoint()
-
-
 def give_archive(server, name, archive) -> None:
     """Let a filter be one that was made with an archive, which is away."""
     with server.client() as admin:
@@ -77,7 +64,7 @@ def listed(service) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", ["", WANTED], ids=["found", "wanted"])
+@pytest.mark.parametrize("settings", ["", NEWS_TABLE], ids=["found", "wanted"])
 def test_an_archive_that_nobody_serves(any_server, nowhere, settings):
     """It starts, lists and answers the filters that Redis has, and names those whose archive is away; of others 503."""
     make(any_server.url, "news", ["a"])
@@ -101,7 +88,7 @@ def test_an_archive_that_nobody_serves(any_server, nowhere, settings):
 @pytest.mark.slow
 def test_a_filter_that_is_not_there_yet(any_server, nowhere):
     """One of the settings that can only be made with its archive: 503 and not a refused start."""
-    with Service(any_server.url, "--archive", nowhere, settings=WANTED) as service:
+    with Service(any_server.url, "--archive", nowhere, settings=NEWS_TABLE) as service:
         answer = insert(service, "news", ["a"])
         assert (answer.status, answer.json()["error_code"]) == (503, "archive_unavailable")
         assert ask(service, "GET", "/readyz").json()["error_code"] == "not_ready"
@@ -166,7 +153,6 @@ def test_the_page_shows_it(any_server, nowhere):
         expect(shown.locator(".items")).to_have_text("1")
 
 
-@pytest.mark.slow
 def test_a_lost_bitmap(server, disk):
     """It is restored, which nobody overlooks: log, page, info and metrics tell it until it is acknowledged.
 
@@ -177,9 +163,8 @@ def test_a_lost_bitmap(server, disk):
         news.insert_many(["a", "b"])
         news.checkpoint()
     secret = tokens.new()
-    settings = tokens.Token("admin", tokens.digest(secret), access="admin").toml()
     asked = partial(ask, token=secret)
-    with Service(server.url, "--archive", disk.url, settings=settings) as service:
+    with Service(server.url, "--archive", disk.url, settings=known("admin", secret, "admin")) as service:
         assert asked(service, "POST", path, {"items": ["a", "b"]}).json()["ages"] == [1, 1]
         # A sample that looks at the bitmaps might find the loss before the call; after the first one none does so soon.
         wait_until(lambda: server.ask("exists", shard_key("news", 0, 2, "rates")), "the service takes no sample")
@@ -212,25 +197,3 @@ def test_a_lost_bitmap_without_a_checkpoint(server, disk):
         for _ in range(3):
             answer = insert(service, "news", ["a"])
             assert (answer.status, answer.json()["error_code"]) == (503, "slice_lost")
-
-
-def test_a_call_of_which_a_shard_has_answered(server, disk):
-    """It is not repeated after a restore: what it has inserted would be answered "seen"."""
-    items = [f"u{each}" for each in range(20)]
-    with UriFilter.create("news", redis=server.url, archive=disk.url, shards=2, **NEWS) as news:
-        news.checkpoint()
-
-    async def ask_both() -> None:
-        filters = await connect(ServiceSettings(redis_url=server.url, archive=disk.url))
-        try:
-            assert await filters.run("news", lambda session: answer(session, "contains", items)) == [0] * 20
-            server.ask("delete", shard_key("news", 1, 2, "today"))
-            with pytest.raises(SliceLost) as caught:
-                await filters.run("news", lambda session: answer(session, "insert", items))
-            assert set(caught.value.answers) == {0, None}
-            again = await filters.run("news", lambda session: answer(session, "insert", items))
-            assert again == [0 if each is None else 1 for each in caught.value.answers]
-        finally:
-            await filters.close()
-
-    asyncio.run(ask_both())

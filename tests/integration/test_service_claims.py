@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import json
-import re
 
 import pytest
+from support.metrics import Metrics
 from support.servers import Server
-from support.service import Service, ask, request
+from support.service import Service, ask, known, request
 
 from urifilter_redis import UriFilter
 from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.service import tokens
 
 HOLDER, OTHER = "0123456789abcdef", "fedcba9876543210"
-
-
-@pytest.fixture
-def news(make_filter):
-    return make_filter(shards=3)
 
 
 class Caller:
@@ -247,10 +243,7 @@ def test_a_repeated_reclaim_tells_the_old_items_first(service, make_filter, shar
 
 
 WRITER, SECOND, READER = (tokens.new() for _ in range(3))
-TOKENS = "".join(
-    f"\n{tokens.Token(name, tokens.digest(token), access=access).toml()}\n"
-    for name, token, access in (("one", WRITER, "write"), ("two", SECOND, "write"), ("reader", READER, "read"))
-)
+TOKENS = known("one", WRITER, "write") + known("two", SECOND, "write") + known("reader", READER)
 
 
 @pytest.fixture(scope="module")
@@ -343,18 +336,14 @@ def test_metrics(service, news):
     """Claims are counted as the items of other commands are."""
 
     def counted():
-        with service.raw() as connection:
-            text = connection.ask(request("GET", "/metrics")).body.decode()
-        found = re.findall(
-            r'^urifilter_items_total\{answer="(\w+)",command="(\w+)",filter="news"\S* (\S+)$', text, re.MULTILINE
-        )
-        return {f"{command} {answer}": float(count) for answer, command, count in found}
+        found = [(key[0], dict(key[1:]), count) for key, count in dict.items(Metrics(service))]
+        counts = [each for each in found if each[0] == "urifilter_items_total" and each[1]["filter"] == "news"]
+        return collections.Counter({f"{of['command']} {of['answer']}": count for _, of, count in counts})
 
     before, caller = counted(), Caller(service)
     caller("claim", items=["a", "b", "a"])
     caller("release", items=["a"])
     caller("reclaim")
     caller("commit", items=["a", "b"])
-    more = {name: count - before.get(name, 0) for name, count in counted().items()}
     wanted = {"claim new": 2, "claim seen": 1, "release seen": 1, "reclaim new": 1, "commit new": 2}
-    assert {name: value for name, value in more.items() if value} == wanted
+    assert counted() - before == wanted

@@ -6,7 +6,6 @@ import collections
 import itertools
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,76 +15,60 @@ from pathlib import Path
 
 import pytest
 from support import api_crawler
+from support.metrics import Metrics
 from support.page_crawler import certain
 from support.proxy import HttpProxy, at_random
 from support.servers import wait_until
-from support.service import Service
+from support.service import Service, serving
 from support.together import together
 
 from urifilter_redis import Timeouts, UriFilter
 from urifilter_redis.sdk import FilterAPIClient
 
-needs_pgrep = pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep is missing: apt-get install procps")
-
-CRAWLERS = 8
+#: Crawlers, lines of which each of them asks about all, and how many of them it asks about at once.
+CRAWLERS, COUNT, BATCH = 8, 47_900, 700
 
 #: Answers that come between two workers that are killed: so one of them serves.
 ANSWERS = 20
 
 
 @pytest.fixture
-def lines(request, tmp_path):
-    """110 lines more than that, 40 more of them different; ``TEST_URIFILTER_URLS`` names a file of real ones."""
+def lines(tmp_path):
+    """Lines, most of them different; ``TEST_URIFILTER_URLS`` names a file of real ones."""
     if named := os.environ.get("TEST_URIFILTER_URLS"):
         return Path(named)
     dice = random.Random(1)
-    different = [
-        f"https://www.example{i % 97}.com/päge/{i}?q={dice.randrange(9)}".encode() for i in range(request.param)
-    ]
+    different = [f"https://www.example{i % 97}.com/päge/{i}?q={dice.randrange(9)}".encode() for i in range(COUNT)]
     different += [b"\xef\xbb\xbfhttp://bom.example/", b"\xff\xfe odd bytes", b"", b"tab\there", b"'\"\\\x01"]
-    different += [b"http://\xed\xa0\x80.example/%d" % i for i in range(request.param + 40 - len(different))]
+    different += [b"http://\xed\xa0\x80.example/%d" % i for i in range(COUNT + 40 - len(different))]
     file = tmp_path / "urls.txt"
     file.write_bytes(b"\n".join([*different, *dice.sample(different, 70)]))
     return file
 
 
-@pytest.fixture
-def news(make_filter):
-    return make_filter(shards=3)
-
-
-def crawl(url: str, lines: Path, out: Path, batch: int) -> collections.Counter[bytes]:
+def crawl(url: str, lines: Path, out: Path) -> collections.Counter[bytes]:
     """Let crawlers insert all lines; return how often each was new."""
     command = [sys.executable, api_crawler.__file__, url, "news", str(lines)]
-    running = [subprocess.Popen([*command, str(seed), str(batch), str(out)]) for seed in range(CRAWLERS)]
+    running = [subprocess.Popen([*command, str(seed), str(BATCH), str(out)]) for seed in range(CRAWLERS)]
     assert [each.wait(200) for each in running] == [0] * CRAWLERS
     return collections.Counter(out.read_bytes().split(b"\n")[:-1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lines", [5_000], indirect=True)
-def test_two_workers(any_server, news, lines, tmp_path):
-    """8 processes insert the same lines: each that differs is new exactly once."""
-    with Service(any_server.url, "--workers", 2) as service:
-        told = crawl(service.url, lines, tmp_path / "new", 2000)
-        assert told == dict.fromkeys(lines.read_bytes().split(b"\n"), 1)
-        assert news.inserted() == len(told)
-
-
-@pytest.mark.slow
-@needs_pgrep
-@pytest.mark.parametrize("lines", [47_900], indirect=True)
 def test_faults_and_killed_workers(any_server, news, lines, tmp_path):
-    """The same through a proxy that loses, delays and repeats, while workers are killed again and again."""
+    """Each line that differs is new once, to 8 processes that insert the same ones, whatever happens meanwhile.
+
+    They ask through a proxy that loses, delays and repeats, while workers are killed again and again.
+    """
     stop, killed = threading.Event(), []
     with Service(any_server.url, "--workers", 2) as service:
         with HttpProxy(service.port, at_random(7, 0.05), late_after=20) as proxy:
             killer = threading.Thread(target=kill_workers, args=(service, proxy, stop, killed))
             killer.start()
             try:
-                told = crawl(proxy.url, lines, tmp_path / "new", 700)
+                told = crawl(proxy.url, lines, tmp_path / "new")
                 while len(killed) < 2 and killer.is_alive():  # again, and nothing is new
-                    told = crawl(proxy.url, lines, tmp_path / "new", 700)
+                    told = crawl(proxy.url, lines, tmp_path / "new")
             finally:
                 stop.set()
                 killer.join()
@@ -100,21 +83,14 @@ def kill_workers(service: Service, proxy: HttpProxy, stop: threading.Event, kill
     """Kill one worker after the other, each once both are there, and the crawlers have gone on since the last."""
     before = 0
     while not stop.wait(1):
-        workers = children(service.process.pid)
+        workers = serving(service)
         if len(workers) == 2 and proxy.answered > before + ANSWERS:
             os.kill(workers[len(killed) % 2], signal.SIGKILL)
             killed.append(workers[len(killed) % 2])
             before = proxy.answered
 
 
-def children(process: int) -> list[int]:
-    """Return the workers of a service."""
-    listed = subprocess.run(["pgrep", "-P", str(process), "-f", "spawn_main"], capture_output=True, text=True)
-    return sorted(map(int, listed.stdout.split()))
-
-
 @pytest.mark.slow
-@needs_pgrep
 def test_claims_and_killed_workers(any_server, news):
     """Pages are claimed and committed once each, while workers are killed, and answers lost on the way."""
     stop, killed, uris = threading.Event(), [], [f"https://example.com/{i}" for i in range(12_000)]
@@ -176,17 +152,11 @@ def test_redis_is_killed_under_load(make_server, tmp_path, count):
             for wanted in (count // 8, count // 2):
                 wait_until(lambda: len(told) >= wanted, "nothing is inserted")  # noqa: B023 - called at once
                 redis.kill()
-                wait_until(
-                    lambda: "server_unavailable" in metrics(service) or "answer_lost" in metrics(service), "no 503"
-                )
+                refused = {"server_unavailable", "answer_lost"}
+                wait_until(lambda: refused & Metrics(service).values("error_code"), "no 503")  # noqa: B023 - likewise
                 redis.start()
             over.set()
             for thread in threads:
                 thread.join()
             assert told == dict.fromkeys(uris, 1)
         assert news.inserted() == len(uris)
-
-
-def metrics(service: Service) -> str:
-    with service.raw() as connection:
-        return connection.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").body.decode()

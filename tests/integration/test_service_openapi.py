@@ -6,8 +6,7 @@ import collections
 import re
 
 import pytest
-from support.servers import Server
-from support.service import Service, ask, request
+from support.service import Service, ask, known, request
 
 from urifilter_redis.http_api import ERROR_CODES, OPERATIONS
 from urifilter_redis.service import tokens
@@ -43,12 +42,6 @@ EXAMPLES = 50
 
 
 @pytest.fixture(scope="module")
-def redis():
-    with Server("redis70") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def alone(redis):
     """A service without tokens."""
     with Service(redis.url, settings=FILTERS) as service:
@@ -59,7 +52,7 @@ def alone(redis):
 @pytest.fixture(scope="module")
 def guarded(redis):
     """A service with a token."""
-    token = tokens.Token("all", tokens.digest(TOKEN), access="write").toml()
+    token = known("all", TOKEN, "write")
     limits = "[limits]\nwrong_tokens = 1_000_000\n"  # schemathesis sends many
     with Service(redis.url, "--prefix", "guarded", settings=limits + FILTERS + token) as service:
         yield service
@@ -157,9 +150,9 @@ def operations(found):
 
 def test_examples(redis, tmp_path):
     """Each example is in the document, and a new service answers so."""
-    token = tokens.Token("all", tokens.digest(TOKEN), access="admin").toml()
+    token = known("all", TOKEN, "admin")
     with Service(redis.url, "--prefix", "examples", "--archive", tmp_path.as_uri(), settings=token) as service:
-        documented, known = operations(document(service)), {}
+        documented, learnt = operations(document(service)), {}
 
         def answer(operation, body, name=FILTER):
             return ask(service, "POST", OPERATIONS[operation].path_of(name), body, TOKEN).json()
@@ -173,13 +166,13 @@ def test_examples(redis, tmp_path):
             shown = documented[operation]
             assert shown["requestBody"]["content"]["application/json"]["example"] == body
             assert shown["responses"]["200"]["content"]["application/json"]["example"] == expected
-            given = body | {name: known[name] for name in known.keys() & body.keys()}
+            given = body | {name: learnt[name] for name in learnt.keys() & body.keys()}
             given |= SEED if operation == "create" else {}
             other = ("counting",) if operation == "remove" else ()
             found = answer(operation, given, *other)
-            known |= {name: found[name] for name in ("uid", "begun", "size", "outstanding") if name in found}
+            learnt |= {name: found[name] for name in ("uid", "begun", "size", "outstanding") if name in found}
             assert found == expected | ({"filter": "counting"} if other else {}) | {
-                name: known[name] for name in known.keys() & expected.keys()
+                name: learnt[name] for name in learnt.keys() & expected.keys()
             }, operation
 
 

@@ -6,14 +6,12 @@ import collections
 import contextlib
 import itertools
 import os
-import re
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 from support.servers import wait_until
-from support.service import Service, ask
+from support.service import Service, ask, known, serving
 
 from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
 from urifilter_redis.service import tokens
@@ -54,7 +52,7 @@ class Served:
 
 
 def tables(secrets: dict[str, str], *names: str) -> str:
-    return "".join(tokens.Token(name, tokens.digest(secrets[name]), access="write").toml() + "\n" for name in names)
+    return "".join(known(name, secrets[name], "write") for name in names)
 
 
 @pytest.fixture
@@ -140,21 +138,6 @@ class Load:
             thread.join()
 
 
-def workers_of(service: Service) -> list[int]:
-    """Return the workers that take requests, the newest last."""
-    text = service.log()
-    ready = re.findall(r" (\d+) INFO Application startup complete", text)
-    return [process for process in map(int, ready) if lives(process)]
-
-
-def lives(process: int) -> bool:
-    """Whether a process runs; a dead one that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.slow
 def test_reloads_and_killed_workers_under_load(any_server, news, secrets):
     """20 reloads, and two workers killed (-9): each URI is new once, no request is refused, and all workers agree."""
@@ -162,7 +145,7 @@ def test_reloads_and_killed_workers_under_load(any_server, news, secrets):
         service, killed = here.service, []
         with Load(service.url, secrets["first"]) as load:
             for number in range(RELOADS):
-                alive = workers_of(service)
+                alive = serving(service)
                 here.write("first", "second" if number % 2 else "third")
                 if number in {4, 13} and len(alive) == 2:
                     os.kill(alive[number % 2], signal.SIGKILL)
@@ -170,7 +153,7 @@ def test_reloads_and_killed_workers_under_load(any_server, news, secrets):
                 here.hang_up(READ + "tokens")
             here.write("first", "third", more="trusted_proxies = ['10.0.0.0/8']\n")
             here.hang_up(READ)
-            wait_until(lambda: len(workers_of(service)) == 2, "they are not both there again", patience=120)
+            wait_until(lambda: len(serving(service)) == 2, "they are not both there again", patience=120)
             wait_until(lambda: all_agree(here), "a worker has old settings")
         assert load.refused == []
         assert load.new == dict.fromkeys(load.asked, 1)
@@ -189,12 +172,12 @@ def all_agree(here: Served) -> bool:
 def test_a_worker_that_starts_later(any_server, news, secrets):
     """It has the newest settings, and not those of the service's start: a token that was taken away stays away."""
     with served(any_server.url, secrets, "first", "second", workers=2) as here:
-        first, second = workers_of(here.service)
+        first, second = serving(here.service)
         here.write("second", "third")
         here.hang_up(IN_USE)
         for each in (first, second):
             os.kill(each, signal.SIGKILL)
-        wait_until(lambda: len(set(workers_of(here.service)) - {first, second}) == 2, "no other workers are started")
+        wait_until(lambda: len(set(serving(here.service)) - {first, second}) == 2, "no other workers are started")
         for _ in range(20):
             assert [here.status(name) for name in secrets] == [401, 200, 200]
 
@@ -205,10 +188,10 @@ def test_hangups_of_workers_that_start(any_server, news, secrets):
     with served(any_server.url, secrets, "first", workers=2) as here:
         service = here.service
         for number in range(4):
-            before = workers_of(service)
+            before = serving(service)
             os.kill(before[0], signal.SIGKILL)
             here.write("first", "second" if number % 2 else "third")
-            while len(set(workers_of(service)) - {before[0]}) < 2:
+            while len(set(serving(service)) - {before[0]}) < 2:
                 service.process.send_signal(signal.SIGHUP)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(before[1], signal.SIGHUP)

@@ -42,11 +42,11 @@ class Metrics(dict):
         return {value for _, *pairs in self for name, value in pairs if name == label}
 
 
-def with_gauges(service, *filters, **more) -> Metrics:
+def with_gauges(service, *filters) -> Metrics:
     """Return the metrics when Redis has answered, and they have the gauges of filters: an answer waits for neither."""
 
     def found() -> Metrics | None:
-        told = Metrics(service, **more)
+        told = Metrics(service)
         gauges = [told("urifilter_filter_capacity_items", filter=each) for each in filters]
         return told if all([told("urifilter_redis_up"), *gauges]) else None
 

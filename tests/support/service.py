@@ -10,16 +10,35 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from support import cli
 from support.servers import PATIENCE, state, suspend, wait_until
+from urifilter_redis import UriFilter
 from urifilter_redis.http_api import DEFAULT_PATH
+from urifilter_redis.service import tokens
 
 _LISTENS = re.compile(r"^listens at http://127\.0\.0\.1:(\d+)$", re.MULTILINE)
+
+#: A small filter of one shard, and the same as the settings of a service.
+NEWS = {"capacity": 1000, "error_rate": 1e-8, "seed": 1}
+NEWS_TABLE = "[filters.news]\ncapacity = 1000\nerror_rate = 1e-8\nseed = 1\n"
+
+
+def make(url: str, name: str = "news", items=(), **more: Any) -> None:
+    """Make a small filter, and insert items; one that has an archive is written to it."""
+    with UriFilter.create(name, redis=url, **NEWS, **more) as made:
+        made.insert_many(items)
+        if "archive" in more:
+            made.checkpoint()
+
+
+def known(name: str, secret: str, access: str = "read", filters: Sequence[str] = ("*",)) -> str:
+    """Return the settings by which a service knows a token."""
+    return f"\n{tokens.Token(name, tokens.digest(secret), tuple(filters), access).toml()}\n"
 
 
 class Service:
@@ -119,11 +138,22 @@ def workers(service: Service, count: int = 2) -> list[int]:
     return list(map(int, found))
 
 
+def lives(process: int) -> bool:
+    """Whether a process runs; a dead one that nobody has waited for does not."""
+    return state(process) not in {"", "Z"}
+
+
+def serving(service: Service) -> list[int]:
+    """Return the workers that take requests, the newest last."""
+    ready = re.findall(r" (\d+) INFO Application startup complete", service.log())
+    return [process for process in map(int, ready) if lives(process)]
+
+
 @contextlib.contextmanager
 def alone(service: Service, worker: int) -> Iterator[None]:
     """Let one worker answer: the others, and the parent, which would end those that do not, are suspended."""
     begun = map(int, re.findall(r"server process \[(\d+)\]", service.log()))
-    others = [each for each in (service.process.pid, *begun) if each != worker and state(each) not in {"", "Z"}]
+    others = [each for each in (service.process.pid, *begun) if each != worker and lives(each)]
     try:
         suspend(*others)
         yield
