@@ -22,6 +22,7 @@ from support.disk import fill, mounted
 from support.forked import in_child
 from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
+from support.turning import make_late
 from urifilter_redis.cli.signals import Signals
 
 from urifilter_redis import UriFilter
@@ -479,19 +480,12 @@ def test_drop(there, folder, monkeypatch):
 # worker
 
 
-def age_by(server, seconds) -> None:
-    """Let today of every shard have been opened so much earlier."""
-    with server.client() as admin:
-        for key in admin.scan_iter("*:meta"):
-            admin.hincrby(key, "opened", -round(1000 * seconds))
-
-
 def test_worker_once(there, folder):
     """Rotates what is due and writes all back; the JSON has the attributes; the log is on stderr."""
     make(**ROLLING)
     UriFilter.create("forever", capacity=1000).close()
     add(100)
-    age_by(there, 86_401)
+    make_late(there, seconds=86_401)
     out, err = cli.run("worker", "--once", "--json")
     done = json.loads(out)
     assert [list(each) for each in done] == [names(Served)] * 2

@@ -19,7 +19,7 @@ from support.service import ask as ask_service
 from support.states import dumped
 
 from urifilter_redis import AsyncUriFilter, UriFilter, list_filters
-from urifilter_redis.errors import FilterNotFound, ServerUnavailable, Unsupported
+from urifilter_redis.errors import ServerUnavailable, Unsupported
 from urifilter_redis.flows.probe import Probed, remedy
 from urifilter_redis.protocol import acl
 
@@ -241,12 +241,6 @@ def test_a_life_on_each_server(make_server, kind):
             called = {name: fields["calls"] for name, fields in admin.info("commandstats").items()}
             assert called["cmdstat_evalsha"] == 1
             assert again.ages(["a", "b", "c"]) == [2, 0, 1]
-
-
-def test_no_such_filter_is_told_where_scripts_run(any_server):
-    """The look comes first and does not hide other errors."""
-    with pytest.raises(FilterNotFound, match="there is no such filter"):
-        UriFilter.open("news", redis=any_server.url)
 
 
 class Silent(servers.Server):

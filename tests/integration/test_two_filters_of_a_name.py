@@ -8,6 +8,7 @@ import json
 import pytest
 from support import cli
 from support.service import Service, ask
+from support.turning import make_late
 
 from urifilter_redis import ArchiveMissing, AsyncUriFilter, ConfigMismatch, FilterNotFound, UriFilter, drop_filter
 from urifilter_redis.storage.backends import open_backend
@@ -135,9 +136,8 @@ def test_rotate_of_all(any_server, folder, monkeypatch):
     ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
     UriFilter.create("plain", **ring).close()
     UriFilter.create("written", archive=folder, **ring).close()
-    with any_server.client() as admin:
-        for name in ("plain", "written"):
-            admin.hincrby(f"urifilter:{{{name}:0}}:meta", "opened", -90_000_000)
+    for name in ("plain", "written"):
+        make_late(any_server, name, seconds=90_000)
     rows = json.loads(cli.run("rotate", "--due", "--json", "--archive", folder)[0])
     assert [(row["filter"], row["epoch"]) for row in rows] == [("plain", 1), ("written", 1)]
     assert "archive is None" in cli.run("rotate", "plain", "--archive", folder, code=2)[1]
