@@ -276,6 +276,15 @@ def test_a_cancelled_task_ends(any_server, given):
     assert broken > 50
 
 
+@contextlib.contextmanager
+def suspended(server):
+    server.suspend()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
 REFUSED = "no connection became free in 0.3 s, as all 1 are in use: raise connections=.*gave up after 0.3 s"
 
 
@@ -284,15 +293,12 @@ def test_the_patience_of_threads(any_server):
     made(any_server).close()
     with UriFilter.open("news", redis=any_server.url, connections=1, timeouts=Timeouts(reply=30, total=0.3)) as news:
         first = threading.Thread(target=news.insert, args=("a",))
-        any_server.suspend()
-        try:
+        with suspended(any_server):
             first.start()
             wait_until(lambda: news._session.pending._owners, "the first asks")
             time.sleep(0.05)
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 news.insert("b")
-        finally:
-            any_server.resume()
         first.join()
         assert type(caught.value) is ServerUnavailable
         assert (news.insert("a"), news.insert("b", retry=caught.value)) == (False, True)
@@ -305,14 +311,11 @@ def test_the_patience_of_tasks(any_server):
     async def run():
         timeouts = Timeouts(reply=30, total=0.3)
         news = await AsyncUriFilter.open("news", redis=any_server.url, connections=1, timeouts=timeouts, coalesce=False)
-        any_server.suspend()
-        try:
+        with suspended(any_server):
             first = asyncio.create_task(news.insert("a"))
             await asyncio.sleep(0)
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 await news.insert("b")
-        finally:
-            any_server.resume()
         assert await first is True
         assert type(caught.value) is ServerUnavailable
         assert (await news.insert("a"), await news.insert("b", retry=caught.value)) == (False, True)
@@ -466,15 +469,6 @@ def test_a_client_that_waits_for_ever_is_given(any_server, clients):
     with pytest.raises(ServerUnavailable), suspended(any_server):
         news.contains("a")
     clients.wait(client.aclose() if clients.awaited else client.close())
-
-
-@contextlib.contextmanager
-def suspended(server):
-    server.suspend()
-    try:
-        yield
-    finally:
-        server.resume()
 
 
 ITEMS = [f"u{i}" for i in range(300)]
