@@ -33,6 +33,7 @@ from support.turning import (
     states,
     status_of,
 )
+from support.users import User
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
 from urifilter_redis.engine import driver, rotation_timer
@@ -491,12 +492,9 @@ def test_interrupted_meanwhile(any_server, sample):
 def test_a_right_that_is_missing(any_server, command, caplog):
     """A user who may insert and not rotate gets all answers; it is said once, and the lease is given back."""
     make(any_server, shards=2, **(RING | {"layout": "classic"}))
-    with any_server.client() as admin:
-        admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
-        try:
-            url = f"redis://crawler:pw@127.0.0.1:{any_server.port}/0"
-            with UriFilter.open("news", redis=url) as news:
-                admin.execute_command("ACL", "SETUSER", "crawler", f"-{command}")
+    with User(any_server) as user:
+        with UriFilter.open("news", redis=user.url) as news:
+            with user.without(command):
                 caplog.clear()
                 try:
                     assert news.insert("a")
@@ -507,12 +505,9 @@ def test_a_right_that_is_missing(any_server, command, caplog):
                     (record,) = caplog.records
                     assert "leaves rotations to others" in record.message
                     assert leased(any_server) is None
-                admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
-                news.insert("z")
-            with UriFilter.open("news", redis=url) as news:  # which is opened anew, and may
-                insert_until_done(any_server, news)
-        finally:
-            admin.acl_deluser("crawler")
+            news.insert("z")
+        with UriFilter.open("news", redis=user.url) as news:  # which is opened anew, and may
+            insert_until_done(any_server, news)
 
 
 def test_an_error_of_any_kind_is_not_the_callers(any_server, monkeypatch, caplog):
