@@ -46,11 +46,10 @@ NO_HOLDER = 65534
 
 
 @pytest.fixture
-def there(any_server, folder, monkeypatch):
+def there(there, folder, monkeypatch):
     """A server and an archive, both named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
-    return any_server
+    return there
 
 
 def names(kind) -> list[str]:

@@ -131,12 +131,20 @@ def test_as_many_as_there_are_by_default(server):
     assert asyncio.run(most(f"{server.url}?max_connections=5", connections=9)) == 5
 
 
+#: Options of ``open``, and what is none of their values.
+IMPOSSIBLE = [
+    *(("connections", each, "connections is a whole number from 1 up and not") for each in (0, -1, 1.5, True, "8")),
+    *(("wait_replicas", each, "wait_replicas is a whole number from 0 up") for each in (-1, True, "1", 1.0, None)),
+    *(("reads", each, "reads is master or replicas and not") for each in ("replica", "", None, True)),
+]
+
+
 @pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-@pytest.mark.parametrize("connections", [0, -1, 1.5, True, "8"])
-def test_no_number_of_connections(kind, connections, any_server):
-    """Anything but a number from 1 up is refused before anything is asked."""
-    with pytest.raises(ValueError, match="connections is a whole number from 1 up and not"):
-        opened = kind.open("news", redis=any_server.url, connections=connections)
+@pytest.mark.parametrize(("option", "value", "told"), IMPOSSIBLE, ids=[f"{each[0]} {each[1]!r}" for each in IMPOSSIBLE])
+def test_impossible_options(kind, option, value, told, any_server):
+    """They are refused before anything is asked."""
+    with pytest.raises(ValueError, match=told):
+        opened = kind.open("news", redis=any_server.url, **{option: value})
         asyncio.run(opened)
 
 

@@ -34,9 +34,8 @@ def fingerprints(count: int, start: int = 0) -> list[str]:
 
 
 @pytest.fixture
-def imported(any_server, monkeypatch):
+def imported(there):
     """Run ``urifilter import news`` with more arguments; return its JSON and stderr."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
 
     def do(*arguments, **options):
         out, err = run("import", "news", "--json", *arguments, **options)

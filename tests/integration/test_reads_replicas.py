@@ -184,9 +184,3 @@ def test_the_server_is_away():
     url = f"redis://127.0.0.1:{silent_port()}/0"
     with pytest.raises(ServerUnavailable, match="gave up after 0.2 s"):
         UriFilter.open("news", redis=url, reads="replicas", timeouts=Timeouts(total=0.2))
-
-
-@pytest.mark.parametrize("wrong", ["replica", "", None, True])
-def test_no_such_readers(any_server, wrong):
-    with pytest.raises(ValueError, match="reads is master or replicas and not"):
-        UriFilter.create("news", redis=any_server.url, reads=wrong, **FILTER)

@@ -54,8 +54,7 @@ def test_both_clients(watched, clients):
     with clients.open("news", redis=watched.url, timeouts=LONG) as news:
         assert news.insert("b") is False
     drop_filter("news", redis=watched.url)
-    with watched.present.client() as client:
-        assert client.keys() == []
+    assert watched.present.ask("keys") == []
 
 
 @pytest.mark.slow
@@ -333,8 +332,7 @@ def test_a_sentinel_that_is_behind(watched, clients):
         after = watched.present
         wait_until(lambda: _is_master(after), "it does not become the master")
         follow(before, after)
-        with before.client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        before.ask("execute_command", "CLIENT", "KILL", "TYPE", "normal")
         late.resume()
         assert news.insert("a") is False
         assert news.insert("b") is True
@@ -379,8 +377,7 @@ def test_all_sentinels_go_away(watched, clients):
         news.insert("a")
         for each in watched.sentinels:
             each.kill()
-        with watched.present_by_role().client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        watched.present_by_role().ask("execute_command", "CLIENT", "KILL", "TYPE", "normal")
         assert news.insert("a") is False
         assert news.insert("b") is True
 

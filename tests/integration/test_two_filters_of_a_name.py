@@ -127,14 +127,13 @@ def test_an_archive_that_does_not_know_it(any_server, folder, monkeypatch, tmp_p
     UriFilter.open("plain", redis=any_server.url).close()
 
 
-def test_rotate_of_all(any_server, folder, monkeypatch):
+def test_rotate_of_all(there, folder):
     """Of all that there are, those without an archive rotate, too; one that is named with an archive must have it."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
     UriFilter.create("plain", **ring).close()
     UriFilter.create("written", archive=folder, **ring).close()
     for name in ("plain", "written"):
-        make_late(any_server, name, seconds=90_000)
+        make_late(there, name, seconds=90_000)
     rows = json.loads(cli.run("rotate", "--due", "--json", "--archive", folder)[0])
     assert [(row["filter"], row["epoch"]) for row in rows] == [("plain", 1), ("written", 1)]
     assert "archive is None" in cli.run("rotate", "plain", "--archive", folder, code=2)[1]
