@@ -22,6 +22,7 @@ from support.disk import fill, mounted
 from support.forked import in_child
 from support.pipelines import pipelines
 from support.servers import silent_port, wait_until
+from support.turning import make_late
 from urifilter_redis.cli.signals import Signals
 
 from urifilter_redis import UriFilter
@@ -45,11 +46,10 @@ NO_HOLDER = 65534
 
 
 @pytest.fixture
-def there(any_server, folder, monkeypatch):
+def there(there, folder, monkeypatch):
     """A server and an archive, both named by the environment."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
-    return any_server
+    return there
 
 
 def names(kind) -> list[str]:
@@ -93,14 +93,6 @@ def check(*span, **where) -> set[bool]:
         return {age > 0 for age in news.ages(numbers(*span).split())}
 
 
-def flush(server) -> None:
-    server.ask("flushall")
-
-
-def keys(server) -> list[bytes]:
-    return server.ask("keys")
-
-
 def documents(archive, name="news") -> list[Document]:
     backend = open_backend(archive)
     found = drive(show(backend, name))[1]
@@ -134,7 +126,7 @@ def test_there_and_back(any_server, archive, monkeypatch):
     assert out.startswith(b"news: checkpoint 1: 1 of 1 shards, ")
     assert err == ""
     assert cli.run("checkpoint", "news", *where) == (b"news: checkpoint 1: 0 of 1 shards, 0 B\n", "")
-    flush(any_server)
+    any_server.ask("flushall")
     out, err = cli.run("restore", "news", *where)
     assert out.startswith(b"news: restored 1 shard to checkpoint 1 of 20")
     assert err == ""
@@ -156,7 +148,7 @@ def test_checkpoint_and_restore_as_json(there):
     full = json.loads(cli.run("checkpoint", "news", "--full", "--json")[0])
     assert (full["number"], full["shards"], full["size"]) == (2, 1, done["size"])
     assert json.loads(cli.run("restore", "news", "--json")[0]) == {"filter": "news", "shards": 0}
-    flush(there)
+    there.ask("flushall")
     back = json.loads(cli.run("restore", "news", "--json")[0])
     assert list(back) == ["filter", *names(Restored)]
     assert (back["shards"], back["checkpoint"], back["problems"]) == (1, 2, [])
@@ -169,7 +161,7 @@ def test_quiet(there):
     add(100)
     for command in ("checkpoint", "checkpoint", "restore"):
         assert cli.run(command, "news", "-q") == (b"", "")
-    flush(there)
+    there.ask("flushall")
     assert cli.run("restore", "news", "-q") == (b"", "")
     assert check(100) == {True}
 
@@ -181,7 +173,7 @@ def test_restore_from_the_checkpoint_before(there, folder):
         add(start, start + 100)
         write_back()
     flip(checkpoints(folder)[-1])
-    flush(there)
+    there.ask("flushall")
     out, err = cli.run("restore", "news")
     assert out.startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert err.startswith("urifilter: ")
@@ -222,7 +214,7 @@ def test_an_archive_that_is_none():
 def test_never_an_empty_filter(there, monkeypatch):
     """Redis came back empty and the archive is not named: whatever is tried, nothing is made."""
     make_kept(100)
-    flush(there)
+    there.ask("flushall")
     monkeypatch.delenv("URIFILTER_ARCHIVE")
     _, err = cli.run(*NEWS, code=2)
     assert "--archive" in err
@@ -231,7 +223,7 @@ def test_never_an_empty_filter(there, monkeypatch):
     for command in ("info", "checkpoint", "restore"):
         out, err = cli.run(command, "news", code=2)
         assert (out, "--archive" in err) == (b"", True)
-    assert keys(there) == []
+    assert there.ask("keys") == []
 
 
 def test_the_environment_names_the_archive(there, folder, tmp_path):
@@ -243,7 +235,7 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
     listed = cli.run("archive", "list", "--json", "--archive", other)[0]
     assert [each["filter"] for each in json.loads(listed)] == ["more"]
     assert "does not have it" in cli.run("info", "news", "--archive", other, code=2)[1]
-    flush(there)
+    there.ask("flushall")
     assert check(100) == {True}
     assert json.loads(cli.run("info", "news", "--json")[0])["inserted"] == 100
 
@@ -251,7 +243,7 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
 def test_wait_for_a_restore(there, folder, started):
     """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
     make_kept(100)
-    flush(there)
+    there.ask("flushall")
     connector, session = connect(ClientOptions("news", folder, there.url))
     restorer = pipelines(open_(session), connector)
     with there.client() as admin:
@@ -463,12 +455,12 @@ def test_drop(there, folder, monkeypatch):
         assert "--keep-archive" in err
         assert check(100, archive=folder) == {True}
         assert cli.run("drop", "news", "--yes", "--keep-archive") == (b"", "dropped news\n")
-        assert keys(there) == []
+        assert there.ask("keys") == []
     assert sound(folder) == 1
     cli.run("restore", "news", "-q")
     assert check(100) == {True}
     assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
-    assert keys(there) == []
+    assert there.ask("keys") == []
     assert json.loads(cli.run("archive", "list", "--json")[0]) == []
     assert files(folder, "*") == []
     assert "there is no filter 'news'" in cli.run("drop", "news", "--yes", code=2)[1]
@@ -479,19 +471,12 @@ def test_drop(there, folder, monkeypatch):
 # worker
 
 
-def age_by(server, seconds) -> None:
-    """Let today of every shard have been opened so much earlier."""
-    with server.client() as admin:
-        for key in admin.scan_iter("*:meta"):
-            admin.hincrby(key, "opened", -round(1000 * seconds))
-
-
 def test_worker_once(there, folder):
     """Rotates what is due and writes all back; the JSON has the attributes; the log is on stderr."""
     make(**ROLLING)
     UriFilter.create("forever", capacity=1000).close()
     add(100)
-    age_by(there, 86_401)
+    make_late(there, seconds=86_401)
     out, err = cli.run("worker", "--once", "--json")
     done = json.loads(out)
     assert [list(each) for each in done] == [names(Served)] * 2
@@ -506,7 +491,7 @@ def test_worker_once(there, folder):
     assert "rotated" not in err
     assert "forever" not in err
     assert {(each.kind, each.epoch) for each in documents(folder)} == {("slice", 0), ("checkpoint", 1)}
-    flush(there)
+    there.ask("flushall")
     assert [each["restored"] for each in json.loads(cli.run("worker", "--once", "--json")[0])] == [1, 1]
     assert check(100) == {True}
     sound(folder)
@@ -645,7 +630,7 @@ def test_two_workers(there, folder, started):
     out, err = slow.communicate(timeout=60)
     assert slow.returncode == 0, err
     assert json.loads(out)[0]["checkpoint"] > quick["checkpoint"]
-    flush(there)
+    there.ask("flushall")
     cli.run("restore", "news", "-q")
     assert check(400) == {True}
     assert check(400, 500) == {False}

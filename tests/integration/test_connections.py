@@ -131,12 +131,20 @@ def test_as_many_as_there_are_by_default(server):
     assert asyncio.run(most(f"{server.url}?max_connections=5", connections=9)) == 5
 
 
+#: Options of ``open``, and what is none of their values.
+IMPOSSIBLE = [
+    *(("connections", each, "connections is a whole number from 1 up and not") for each in (0, -1, 1.5, True, "8")),
+    *(("wait_replicas", each, "wait_replicas is a whole number from 0 up") for each in (-1, True, "1", 1.0, None)),
+    *(("reads", each, "reads is master or replicas and not") for each in ("replica", "", None, True)),
+]
+
+
 @pytest.mark.parametrize("kind", [UriFilter, AsyncUriFilter])
-@pytest.mark.parametrize("connections", [0, -1, 1.5, True, "8"])
-def test_no_number_of_connections(kind, connections, any_server):
-    """Anything but a number from 1 up is refused before anything is asked."""
-    with pytest.raises(ValueError, match="connections is a whole number from 1 up and not"):
-        opened = kind.open("news", redis=any_server.url, connections=connections)
+@pytest.mark.parametrize(("option", "value", "told"), IMPOSSIBLE, ids=[f"{each[0]} {each[1]!r}" for each in IMPOSSIBLE])
+def test_impossible_options(kind, option, value, told, any_server):
+    """They are refused before anything is asked."""
+    with pytest.raises(ValueError, match=told):
+        opened = kind.open("news", redis=any_server.url, **{option: value})
         asyncio.run(opened)
 
 
@@ -276,6 +284,15 @@ def test_a_cancelled_task_ends(any_server, given):
     assert broken > 50
 
 
+@contextlib.contextmanager
+def suspended(server):
+    server.suspend()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
 REFUSED = "no connection became free in 0.3 s, as all 1 are in use: raise connections=.*gave up after 0.3 s"
 
 
@@ -284,15 +301,12 @@ def test_the_patience_of_threads(any_server):
     made(any_server).close()
     with UriFilter.open("news", redis=any_server.url, connections=1, timeouts=Timeouts(reply=30, total=0.3)) as news:
         first = threading.Thread(target=news.insert, args=("a",))
-        any_server.suspend()
-        try:
+        with suspended(any_server):
             first.start()
             wait_until(lambda: news._session.pending._owners, "the first asks")
             time.sleep(0.05)
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 news.insert("b")
-        finally:
-            any_server.resume()
         first.join()
         assert type(caught.value) is ServerUnavailable
         assert (news.insert("a"), news.insert("b", retry=caught.value)) == (False, True)
@@ -305,14 +319,11 @@ def test_the_patience_of_tasks(any_server):
     async def run():
         timeouts = Timeouts(reply=30, total=0.3)
         news = await AsyncUriFilter.open("news", redis=any_server.url, connections=1, timeouts=timeouts, coalesce=False)
-        any_server.suspend()
-        try:
+        with suspended(any_server):
             first = asyncio.create_task(news.insert("a"))
             await asyncio.sleep(0)
             with pytest.raises(ServerUnavailable, match=REFUSED) as caught:
                 await news.insert("b")
-        finally:
-            any_server.resume()
         assert await first is True
         assert type(caught.value) is ServerUnavailable
         assert (await news.insert("a"), await news.insert("b", retry=caught.value)) == (False, True)
@@ -466,15 +477,6 @@ def test_a_client_that_waits_for_ever_is_given(any_server, clients):
     with pytest.raises(ServerUnavailable), suspended(any_server):
         news.contains("a")
     clients.wait(client.aclose() if clients.awaited else client.close())
-
-
-@contextlib.contextmanager
-def suspended(server):
-    server.suspend()
-    try:
-        yield
-    finally:
-        server.resume()
 
 
 ITEMS = [f"u{i}" for i in range(300)]

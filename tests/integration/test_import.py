@@ -15,6 +15,7 @@ import pytest
 from support.cli import run, start
 from support.killer import Killer
 from support.servers import wait_until
+from support.users import User
 
 from urifilter_redis import UriFilter, list_filters
 from urifilter_redis.errors import ServerUnavailable, UriFilterError
@@ -33,9 +34,8 @@ def fingerprints(count: int, start: int = 0) -> list[str]:
 
 
 @pytest.fixture
-def imported(any_server, monkeypatch):
+def imported(there):
     """Run ``urifilter import news`` with more arguments; return its JSON and stderr."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
 
     def do(*arguments, **options):
         out, err = run("import", "news", "--json", *arguments, **options)
@@ -474,33 +474,26 @@ def test_set_that_is_deleted_during_the_import(any_server, small):
 def test_missing_right(any_server, admin, command, words):
     """A user who may not read the set is told which command is forbidden."""
     admin.sadd(KEY, "a")
-    admin.acl_setuser("reader", enabled=True, passwords="+pw", commands=["+@all", f"-{command}"], keys=["*"])
-    url = f"redis://reader:pw@127.0.0.1:{any_server.port}/0"
-    try:
+    with User(any_server) as reader, Receiver.create("news", redis=any_server.url, capacity=1000) as news:
+        reader.forbid(command)
         with (
-            Receiver.create("news", redis=any_server.url, capacity=1000) as news,
             pytest.raises(UriFilterError, match=words) as refused,
-            SetSource(KEY.encode(), redis=url) as members,
+            SetSource(KEY.encode(), redis=reader.url) as members,
         ):
             begin(news, members)
         assert isinstance(refused.value, ServerUnavailable) == (command != "info")
-    finally:
-        admin.acl_deluser("reader")
 
 
 def test_filter_whose_user_may_not_run_info(any_server, admin, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
     admin.sadd(KEY, *fingerprints(1000))
-    admin.acl_setuser("writer", enabled=True, passwords="+pw", commands=["+@all", "-info"], keys=["*"])
     Receiver.create("news", redis=any_server.url, capacity=10_000).close()
-    url = f"redis://writer:pw@127.0.0.1:{any_server.port}/0"
-    try:
-        with Receiver.open("news", redis=url) as news, SetSource(KEY.encode(), redis=any_server.url) as members:
+    with User(any_server) as writer, SetSource(KEY.encode(), redis=any_server.url) as members:
+        writer.forbid("info")
+        with Receiver.open("news", redis=writer.url) as news:
             assert not begin(news, members, 2).can_resume
             moving = begin(news, members)
             assert (moving.resumed, moving.counts.items) == (0, 1000)
-    finally:
-        admin.acl_deluser("writer")
 
 
 def test_file_goes_on_and_changes(any_server, imported, small, tmp_path, monkeypatch):

@@ -175,12 +175,6 @@ def test_filter_of_a_client_object(way, clients, any_server):
     clients.wait(client.aclose() if clients.awaited else client.close())
 
 
-@pytest.fixture
-def api(service, make_filter):
-    make_filter(**SETTINGS)
-    return FilterAPIClient(service.url, timeouts=Timeouts(total=9))
-
-
 @pytest.mark.parametrize("kind", [FilterAPIClient, AsyncFilterAPIClient])
 def test_sdk(way, kind, service, make_filter):
     """Its clients have the same address, path and timeouts."""
@@ -193,9 +187,10 @@ def test_sdk(way, kind, service, make_filter):
         assert again._api.session.timeouts == Timeouts(total=9)
 
 
-def test_no_token_travels(api, monkeypatch):
+def test_no_token_travels(service, make_filter, monkeypatch):
     """The environment gives it; without one the first call says so, and nothing is sent. A copy has it."""
-    with FilterAPIClient(api._api.session.server, "sesame") as client:
+    make_filter(**SETTINGS)
+    with FilterAPIClient(service.url, "sesame") as client:
         packed = pickle.dumps(client)
         assert b"sesame" not in packed
         assert copy.copy(client)._api.token == "sesame"

@@ -12,7 +12,7 @@ from support.cli import invoke, run, run_process
 from support.room import leave_room, make_room
 from support.service import Service, ask
 
-from urifilter_redis import ServerUnavailable, SliceLost, Unsupported, UriFilter, UriFilterError, drop_filter
+from urifilter_redis import ServerUnavailable, SliceLost, Unsupported, UriFilter, UriFilterError
 from urifilter_redis.bloom.sizing import LEAST_RESERVED
 from urifilter_redis.flows.problems import problems_of
 from urifilter_redis.protocol.config import Settings
@@ -97,16 +97,27 @@ def test_what_it_cannot_do(bloom, folder):
             news.checkpoint()
 
 
-def test_server_without_the_module(any_server, make_server):
-    """An error that says so, at create and at open; nothing is made."""
-    with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO, .*take layout blocked"):
-        made(any_server)
-    assert any_server.ask("keys") == []
-    with UriFilter.create("news", redis=any_server.url, capacity=1000) as news:
-        any_server.ask("hset", news._session.keys.shard(0).meta, mapping=of_another_layout(news))
-    with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO"):
-        UriFilter.open("news", redis=any_server.url)
-    drop_filter("news", redis=any_server.url)
+class OldModule(servers.Server):
+    """A server whose BF.INFO takes a key alone, and refuses more words as a module of before 2.4 does."""
+
+    def command(self, port):
+        named = {"BF.INFO": "PING", "BF.MADD": "LPUSH", "BF.MEXISTS": "SMISMEMBER", "BF.RESERVE": "LINSERT"}
+        more = [word for new, old in named.items() for word in ("--rename-command", old, new)]
+        return [*super().command(port), *more]
+
+
+@pytest.mark.parametrize(("kind", "needs"), [(servers.Server, "BF.INFO, "), (OldModule, "BF.INFO with CAPACITY: ")])
+def test_server_without_the_module(kind, needs):
+    """An error that says which command is not there, or not as it should be, at create and at open; nothing is made."""
+    with kind("redis70") as server:
+        with pytest.raises(Unsupported, match=f"layout redisbloom needs {needs}.*take layout blocked"):
+            made(server)
+        assert server.ask("keys") == []
+        with UriFilter.create("news", redis=server.url, capacity=1000) as news:
+            fixed = news.config.fixed(0).replace("blocked", "redisbloom")  # as if its module were not loaded any more
+            server.ask("hset", news._session.keys.shard(0).meta, mapping={"layout": "redisbloom", "fixed": fixed})
+        with pytest.raises(Unsupported, match=f"layout redisbloom needs {needs}"):
+            UriFilter.open("news", redis=server.url)
 
 
 @pytest.mark.slow
@@ -130,32 +141,6 @@ def test_what_the_server_will_never_do(any_server, service_for_admins):
     with FilterAPIClient(running.url, secret) as api, pytest.raises(FilterAPIError, match=reason) as told:
         api.create("news", **settings)
     assert (told.value.status, told.value.error_code) == (501, "unsupported")
-
-
-class OldModule(servers.Server):
-    """A server whose BF.INFO takes a key alone, and refuses more words as a module of before 2.4 does."""
-
-    def command(self, port):
-        named = {"BF.INFO": "PING", "BF.MADD": "LPUSH", "BF.MEXISTS": "SMISMEMBER", "BF.RESERVE": "LINSERT"}
-        more = [word for new, old in named.items() for word in ("--rename-command", old, new)]
-        return [*super().command(port), *more]
-
-
-def test_server_with_an_old_module():
-    """Likewise, with the command that is not as it should be."""
-    with OldModule("redis70") as server:
-        with pytest.raises(Unsupported, match=r"layout redisbloom needs BF.INFO with CAPACITY: .*layout blocked"):
-            made(server)
-        assert server.ask("keys") == []
-        with UriFilter.create("news", redis=server.url, capacity=1000) as news:
-            server.ask("hset", news._session.keys.shard(0).meta, mapping=of_another_layout(news))
-        with pytest.raises(Unsupported, match="layout redisbloom needs BF.INFO with CAPACITY: "):
-            UriFilter.open("news", redis=server.url)
-
-
-def of_another_layout(news) -> dict[str, str]:
-    """Return the fields of meta that a server would have whose module is not loaded any more."""
-    return {"layout": "redisbloom", "fixed": news.config.fixed(0).replace("blocked", "redisbloom")}
 
 
 def test_valkey(valkey):

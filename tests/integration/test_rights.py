@@ -12,6 +12,7 @@ import re
 import pytest
 from support.cli import run
 from support.states import dumped
+from support.users import User
 
 from urifilter_redis import AsyncUriFilter, UriFilter, drop_filter
 from urifilter_redis.bloom.sizing import BLOCKED_K
@@ -42,44 +43,15 @@ OF_MODULE = {
 MODULE_TRIED = sorted(each for each in scripts.load("probe", "redisbloom").commands if each.startswith("BF."))
 
 
-class Users:
-    """A user "crawler" of a server, who loses and regains rights while connected."""
-
-    def __init__(self, server) -> None:
-        self.admin = server.client()
-        self.url = f"redis://crawler:pw@127.0.0.1:{server.port}/0"
-        self.grant()
-
-    def grant(self) -> None:
-        self.admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
-
-    def forbid(self, *commands: str) -> None:
-        self.admin.execute_command("ACL", "SETUSER", "crawler", *(f"-{command.lower()}" for command in commands))
-
-    @contextlib.contextmanager
-    def without(self, command: str):
-        self.forbid(command)
-        yield
-        self.grant()
-
-
-@contextlib.contextmanager
-def users_of(server):
-    made = Users(server)
-    yield made
-    made.admin.acl_deluser("crawler")
-    made.admin.close()
-
-
 @pytest.fixture
 def users(server):
-    with users_of(server) as made:
+    with User(server) as made:
         yield made
 
 
 @pytest.fixture(params=["bloom", "newer_bloom"])
 def users_of_module(request):
-    with users_of(request.getfixturevalue(request.param)) as made:
+    with User(request.getfixturevalue(request.param)) as made:
         yield made
 
 
@@ -141,13 +113,12 @@ def test_forget_and_remove_are_whole_or_not_at_all(users, name):
             news.insert_many(items)
             with users.without(command):
                 try:
-                    assert method(items) == [True] * 20
+                    answers = method(items)
                 except ServerUnavailable:
-                    refused = True
-                else:
-                    refused = False
-            if refused:
-                assert method(items) == [True] * 20, command
+                    answers = None
+            if answers is None:
+                answers = method(items)
+            assert answers == [True] * 20, command
             assert news.insert_ages(items) == [0] * 20
 
 
@@ -210,25 +181,23 @@ def test_making_and_dropping_for_a_missing_right(users, command):
 @pytest.mark.parametrize("name", ["forever", "ring", "rolling"])
 def test_nothing_is_lost_for_a_missing_right_in_a_restore(any_server, folder, name):
     """Whichever command is forbidden while a filter is restored: the next restore brings all of it back."""
-    users = Users(any_server)
-    settings = {"redis": users.url, "archive": folder, "capacity": 1000, "error_rate": 1e-9}
-    settings |= {} if name == "forever" else {"retention": name} | TIMED
-    with UriFilter.create("news", **settings) as news:
-        for day in range(2 if name == "forever" else 4):
-            news.insert_many([f"{day}/{i}" for i in range(20)])
-            if name != "forever" and day < 2:
-                news.rotate()
-        news.checkpoint()
-    last = [f"3/{i}" for i in range(20)] if name != "forever" else [f"1/{i}" for i in range(20)]
-    for command in TRIED:
-        for harm in ("flushall", "today"):
-            users.admin.flushall() if harm == "flushall" else users.admin.delete("urifilter:{news:0}:today")
-            with users.without(command), contextlib.suppress(UriFilterError):
-                UriFilter.open("news", redis=users.url, archive=folder).close()
-            with UriFilter.open("news", redis=users.url, archive=folder) as news:
-                assert 0 not in news.ages(last), (command, harm)
-    users.admin.acl_deluser("crawler")
-    users.admin.close()
+    with User(any_server) as users:
+        settings = {"redis": users.url, "archive": folder, "capacity": 1000, "error_rate": 1e-9}
+        settings |= {} if name == "forever" else {"retention": name} | TIMED
+        with UriFilter.create("news", **settings) as news:
+            for day in range(2 if name == "forever" else 4):
+                news.insert_many([f"{day}/{i}" for i in range(20)])
+                if name != "forever" and day < 2:
+                    news.rotate()
+            news.checkpoint()
+        last = [f"3/{i}" for i in range(20)] if name != "forever" else [f"1/{i}" for i in range(20)]
+        for command in TRIED:
+            for harm in ("flushall", "today"):
+                users.admin.flushall() if harm == "flushall" else users.admin.delete("urifilter:{news:0}:today")
+                with users.without(command), contextlib.suppress(UriFilterError):
+                    UriFilter.open("news", redis=users.url, archive=folder).close()
+                with UriFilter.open("news", redis=users.url, archive=folder) as news:
+                    assert 0 not in news.ages(last), (command, harm)
 
 
 def test_a_script_that_ends_in_its_middle_is_an_answer_lost(server):

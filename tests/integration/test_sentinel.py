@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import os
 import queue
 import signal
@@ -53,8 +54,7 @@ def test_both_clients(watched, clients):
     with clients.open("news", redis=watched.url, timeouts=LONG) as news:
         assert news.insert("b") is False
     drop_filter("news", redis=watched.url)
-    with watched.present.client() as client:
-        assert client.keys() == []
+    assert watched.present.ask("keys") == []
 
 
 @pytest.mark.slow
@@ -184,9 +184,12 @@ def insert_by_tasks(url: str, opened: queue.Queue, go: threading.Event) -> None:
     asyncio.run(insert())
 
 
-@pytest.mark.parametrize("insert", [insert_by_threads, insert_by_tasks])
-def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
-    """Of several calls at once one asks the Sentinels, and none of the others goes to the old master meanwhile."""
+@contextlib.contextmanager
+def selecting(replicated, monkeypatch, insert):
+    """Let a replica be selected; yield the Sentinel, the replica, a client, and what lets its callers insert.
+
+    At the end all of them must have inserted on the replica.
+    """
     monkeypatch.setattr(sentinels, "HOLD", PATIENCE)
     master, replica = replicated()
     UriFilter.create("news", redis=master.url, **FILTER).close()
@@ -196,6 +199,15 @@ def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
         news = opened.get(timeout=PATIENCE)
         catch_up(master, replica)
         told.tell("+selected-slave", SELECTED)
+        yield told, replica, news, go
+        inserting.result()
+    assert (inserted_on(master), inserted_on(replica)) == (CALLERS, 2 * CALLERS)
+
+
+@pytest.mark.parametrize("insert", [insert_by_threads, insert_by_tasks])
+def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
+    """Of several calls at once one asks the Sentinels, and none of the others goes to the old master meanwhile."""
+    with selecting(replicated, monkeypatch, insert) as (told, replica, news, go):
         wait_until(lambda: is_held(news), "it does not hear it")
         go.set()
         time.sleep(0.1)  # they wait: those that do not yet will not be the ones that ask
@@ -205,27 +217,15 @@ def test_all_callers_wait_for_the_new_master(replicated, monkeypatch, insert):
         assert told.asked.wait(PATIENCE)
         time.sleep(0.1)  # the others would go to the old master now
         told.answers.set()
-        inserting.result()
-    assert (inserted_on(master), inserted_on(replica)) == (CALLERS, 2 * CALLERS)
 
 
 def test_threads_that_hear_at_once(replicated, monkeypatch):
     """While one thread reads that a failover begins the others wait, and go by that, too."""
-    monkeypatch.setattr(sentinels, "HOLD", PATIENCE)
-    master, replica = replicated()
-    UriFilter.create("news", redis=master.url, **FILTER).close()
-    with Told(master) as told, ThreadPoolExecutor(1) as thread:
-        opened, go = queue.Queue(), threading.Event()
-        inserting = thread.submit(insert_by_threads, told.url, opened, go)
-        opened.get(timeout=PATIENCE)
-        catch_up(master, replica)
-        told.tell("+selected-slave", SELECTED)
+    with selecting(replicated, monkeypatch, insert_by_threads) as (told, replica, _, go):
         time.sleep(2 * sentinels.POLL)
         go.set()
         time.sleep(0.1)
         promote(told, replica, "+promoted-slave", SELECTED)
-        inserting.result()
-    assert (inserted_on(master), inserted_on(replica)) == (CALLERS, 2 * CALLERS)
 
 
 @pytest.mark.sampled
@@ -332,8 +332,7 @@ def test_a_sentinel_that_is_behind(watched, clients):
         after = watched.present
         wait_until(lambda: _is_master(after), "it does not become the master")
         follow(before, after)
-        with before.client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        before.ask("execute_command", "CLIENT", "KILL", "TYPE", "normal")
         late.resume()
         assert news.insert("a") is False
         assert news.insert("b") is True
@@ -378,8 +377,7 @@ def test_all_sentinels_go_away(watched, clients):
         news.insert("a")
         for each in watched.sentinels:
             each.kill()
-        with watched.present_by_role().client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        watched.present_by_role().ask("execute_command", "CLIENT", "KILL", "TYPE", "normal")
         assert news.insert("a") is False
         assert news.insert("b") is True
 

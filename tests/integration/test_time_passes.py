@@ -33,6 +33,7 @@ from support.turning import (
     states,
     status_of,
 )
+from support.users import User
 
 from urifilter_redis import AsyncUriFilter, ServerUnavailable, UriFilter
 from urifilter_redis.engine import driver, rotation_timer
@@ -245,17 +246,29 @@ def test_many_after_a_pause(any_server, settings):
         assert "old" not in news
 
 
-def test_a_turn_that_fails_after_a_pause(any_server, caplog):
-    """Inserts are answered all the same, as if nobody had asked for it, and it is told in the log once."""
+def calls_shard(news, item) -> int:
+    (call,) = items.batch_of(news._session, "contains", [item]).open
+    return call.shard
+
+
+@pytest.mark.parametrize("seconds", [HOUR + 60, 9 * HOUR], ids=["a period", "a pause"])
+def test_a_failure_is_not_the_callers(any_server, caplog, seconds):
+    """A shard that cannot turn: inserts are answered all the same, and it is told in the log once."""
     make(any_server, shards=3, **RING)
-    make_late(any_server, seconds=9 * HOUR)
+    make_late(any_server, seconds=seconds - HOUR - 60)
     with UriFilter.open("news", redis=any_server.url) as news:
         any_server.ask("delete", shard_key("news", 2, 3, "today"))
         some = [f"{number}" for number in range(50) if calls_shard(news, f"{number}") != 2]
-        assert [news.insert(each) for each in some] == [True] * len(some)
-        assert [news.insert(each) for each in some] == [False] * len(some)
+        for new in (True, False):
+            for item in some:
+                assert news.insert(item) is new
+                news._session.rotation_timer.check_in(0)
         (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
         assert "a rotation failed, and is tried again later" in record.message
+        assert "LOST" in record.message
+        assert record.exc_info is None
+        assert [epoch > 0 for epoch in epochs(any_server)] == [False, True, False]
+        assert leased(any_server) is None
 
 
 def kills_after(turns):
@@ -479,12 +492,9 @@ def test_interrupted_meanwhile(any_server, sample):
 def test_a_right_that_is_missing(any_server, command, caplog):
     """A user who may insert and not rotate gets all answers; it is said once, and the lease is given back."""
     make(any_server, shards=2, **(RING | {"layout": "classic"}))
-    with any_server.client() as admin:
-        admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
-        try:
-            url = f"redis://crawler:pw@127.0.0.1:{any_server.port}/0"
-            with UriFilter.open("news", redis=url) as news:
-                admin.execute_command("ACL", "SETUSER", "crawler", f"-{command}")
+    with User(any_server) as user:
+        with UriFilter.open("news", redis=user.url) as news:
+            with user.without(command):
                 caplog.clear()
                 try:
                     assert news.insert("a")
@@ -495,34 +505,9 @@ def test_a_right_that_is_missing(any_server, command, caplog):
                     (record,) = caplog.records
                     assert "leaves rotations to others" in record.message
                     assert leased(any_server) is None
-                admin.acl_setuser("crawler", enabled=True, reset=True, passwords="+pw", commands=["+@all"], keys=["*"])
-                news.insert("z")
-            with UriFilter.open("news", redis=url) as news:  # which is opened anew, and may
-                insert_until_done(any_server, news)
-        finally:
-            admin.acl_deluser("crawler")
-
-
-def test_a_failure_is_not_the_callers(any_server, caplog):
-    """A shard that cannot turn: inserts are answered all the same, and it is told in the log once."""
-    make(any_server, shards=3, **RING)
-    with UriFilter.open("news", redis=any_server.url) as news:
-        any_server.ask("delete", shard_key("news", 2, 3, "today"))
-        for number in range(50):
-            if calls_shard(news, f"{number}") != 2:
-                assert news.insert(f"{number}")
-            news._session.rotation_timer.check_in(0)
-        (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
-        assert "a rotation failed, and is tried again later" in record.message
-        assert "LOST" in record.message
-        assert record.exc_info is None
-        assert epochs(any_server) == [0, 1, 0]
-        assert leased(any_server) is None
-
-
-def calls_shard(news, item) -> int:
-    (call,) = items.batch_of(news._session, "contains", [item]).open
-    return call.shard
+            news.insert("z")
+        with UriFilter.open("news", redis=user.url) as news:  # which is opened anew, and may
+            insert_until_done(any_server, news)
 
 
 def test_an_error_of_any_kind_is_not_the_callers(any_server, monkeypatch, caplog):

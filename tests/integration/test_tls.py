@@ -86,8 +86,7 @@ def _secure(ca):
 @pytest.fixture
 def secure(_secure):
     """A server with TLS, which has an empty filter "news"."""
-    with _secure.client() as admin:
-        admin.flushall()
+    _secure.ask("flushall")
     UriFilter.create("news", redis=_secure.url, capacity=1000).close()
     return _secure
 

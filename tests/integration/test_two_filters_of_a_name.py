@@ -8,6 +8,7 @@ import json
 import pytest
 from support import cli
 from support.service import Service, ask
+from support.turning import make_late
 
 from urifilter_redis import ArchiveMissing, AsyncUriFilter, ConfigMismatch, FilterNotFound, UriFilter, drop_filter
 from urifilter_redis.storage.backends import open_backend
@@ -46,14 +47,11 @@ def impostor(request, lost, monkeypatch, tmp_path):
     return lost
 
 
-def uids(where) -> list[str]:
-    with UriFilter.open("news", **(where | {"archive": ""})) as there:
-        return [there.config.uid]
-
-
 def refused(error, where) -> None:
     """Check that the message says which two there are, and what to do."""
-    for part in ("uid", *uids(where), "drop the one in Redis", "open it with"):
+    with UriFilter.open("news", **(where | {"archive": ""})) as there:
+        uid = there.config.uid
+    for part in ("uid", uid, "drop the one in Redis", "open it with"):
         assert part in str(error)
 
 
@@ -129,15 +127,13 @@ def test_an_archive_that_does_not_know_it(any_server, folder, monkeypatch, tmp_p
     UriFilter.open("plain", redis=any_server.url).close()
 
 
-def test_rotate_of_all(any_server, folder, monkeypatch):
+def test_rotate_of_all(there, folder):
     """Of all that there are, those without an archive rotate, too; one that is named with an archive must have it."""
-    monkeypatch.setenv("URIFILTER_REDIS_URL", any_server.url)
     ring = {"capacity": 1000, "retention": "ring", "slices": 3, "period": "1d"}
     UriFilter.create("plain", **ring).close()
     UriFilter.create("written", archive=folder, **ring).close()
-    with any_server.client() as admin:
-        for name in ("plain", "written"):
-            admin.hincrby(f"urifilter:{{{name}:0}}:meta", "opened", -90_000_000)
+    for name in ("plain", "written"):
+        make_late(there, name, seconds=90_000)
     rows = json.loads(cli.run("rotate", "--due", "--json", "--archive", folder)[0])
     assert [(row["filter"], row["epoch"]) for row in rows] == [("plain", 1), ("written", 1)]
     assert "archive is None" in cli.run("rotate", "plain", "--archive", folder, code=2)[1]

@@ -68,8 +68,7 @@ def test_the_next_checkpoint_has_it(any_server, folder, make_filter):
         few.insert_many(["a", "b", "c"])
         target.union("few")
         assert target.checkpoint().shards == 1
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with UriFilter.open("all", **where) as target:
         assert target.contains_many(["a", "b", "c"]) == [True] * 3
 
@@ -85,8 +84,7 @@ def test_the_next_checkpoint_has_it_in_closed_slices(any_server, folder, make_fi
         target.checkpoint()
         target.union("few")
         target.checkpoint()
-    with any_server.client() as admin:
-        admin.flushall()
+    any_server.ask("flushall")
     with UriFilter.open("all", **where) as target:
         assert target.ages(["a", "b", "c"]) == [2, 2, 2]
 

@@ -204,12 +204,6 @@ def test_scrapy(pair):
     run(master, test, URIFILTER_REDIS_URL=f"{master.url}?wait_replicas=1", URIFILTER_NAME="pages")
 
 
-@pytest.mark.parametrize("wrong", [-1, True, "1", 1.0, None])
-def test_no_number_of_replicas(any_server, wrong):
-    with pytest.raises(ValueError, match="wait_replicas is a whole number from 0 up"):
-        UriFilter.create("news", redis=any_server.url, capacity=1000, wait_replicas=wrong)
-
-
 @pytest.mark.parametrize("option", [{"wait_replicas": 1}, {"reads": "replicas"}])
 def test_the_embedded_server_has_none(option):
     with pytest.raises(ValueError, match="the embedded server has no replicas"):
