@@ -314,7 +314,6 @@ def test_nothing_is_of_no_use(tab, make):
     expect(page.get_by_text("There is nothing to plot yet")).to_be_visible()
 
 
-@pytest.mark.slow
 def test_rules(tab, make):
     """A filter's page says how it normalises, and by which rules; one without rules says nothing of them."""
     make(
@@ -346,7 +345,6 @@ def test_rules(tab, make):
     expect(page.locator("#rules")).to_be_hidden()
 
 
-@pytest.mark.slow
 def test_lists_of_claims(tab, make):
     """What is in flight and the dead letters, in pages; and these are offered again on demand."""
     news = make("claimed")
@@ -407,7 +405,6 @@ def test_lists_of_claims(tab, make):
         assert {each.item for each in mine.reclaim()} == {"44", b"odd\xff"}
 
 
-@pytest.mark.slow
 def test_plots(tab, make, redis):
     """What Redis has of the last day is plotted, and gaps in it stay gaps."""
     news = make()
@@ -438,7 +435,6 @@ def test_plots(tab, make, redis):
         expect(page.locator("#no-samples")).to_be_hidden()
 
 
-@pytest.mark.slow
 def test_checkpoint(tab, make, archive):
     """It is shown where a filter was written back to and when, or that it was not."""
     kept, forgotten = make("kept", archive=archive), make("forgotten", archive=archive)
@@ -454,7 +450,6 @@ def test_checkpoint(tab, make, archive):
     forgotten.drop()
 
 
-@pytest.mark.slow
 def test_numbers(tab):
     """Figures are rounded to what a human reads."""
     now = 1_763_730_000.5
@@ -496,7 +491,6 @@ def test_numbers(tab):
         assert dict(zip(expected, cells(page, name, *expected), strict=True)) == expected
 
 
-@pytest.mark.slow
 def test_totals(tab):
     """All filters together: their speed and memory, and how full the fullest server is of what it may use."""
     master = {"name": "", "version": "Redis 7.0.15", "memory": 300, "limit": 1000, "uptime": 9, "persistence": "aof"}
@@ -516,7 +510,6 @@ def test_totals(tab):
         expect(page.locator("#totals")).to_have_text(f"new items: 1.5 a second · memory: 3 kB · {text}")
 
 
-@pytest.mark.slow
 def test_a_row_is_not_cut(tab):
     """All problems of a filter can be read at any width; a phone's list has speed and next rotation, too."""
     both = [problem("over_capacity", "danger"), problem("no_checkpoint"), problem("rotation_late")]
@@ -538,7 +531,6 @@ def test_a_row_is_not_cut(tab):
         assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), width
 
 
-@pytest.mark.slow
 def test_the_focus_goes_along(tab, make):
     """Enter on a link puts the focus on the heading of what it leads to; later answers leave the focus alone."""
     make("news")
@@ -556,7 +548,6 @@ def test_the_focus_goes_along(tab, make):
     expect(page.locator("#problems-title")).to_be_focused()
 
 
-@pytest.mark.slow
 def test_the_search_is_in_the_address(tab):
     """A reload, the link back from a filter, and the browser's way back keep what is searched for."""
     answer(tab, "overview", json=told(row_of("news"), row_of("a b&c"), row_of("ring")))
@@ -583,7 +574,6 @@ def test_the_search_is_in_the_address(tab):
     assert page.url.endswith("#/")
 
 
-@pytest.mark.slow
 def test_hidden_findings(tab, make):
     """One is hidden for a day, in this browser; it can be shown again, and one that gets worse is another."""
     now = 1_763_730_000_000
@@ -616,7 +606,6 @@ def test_hidden_findings(tab, make):
     expect(shown).to_have_count(2)
 
 
-@pytest.mark.slow
 def test_updates(tab, service, make):
     """What is inserted is counted without a reload; nothing moves, and what is typed stays."""
     make("updated", 1000)
@@ -660,7 +649,6 @@ def test_try(tab, make):
     expect(page.locator("#answers li")).to_have_count(0)
 
 
-@pytest.mark.slow
 def test_refused(tab, make):
     """A filter that is gone when it is asked: the reason is shown in place of answers."""
     news = make()
@@ -676,7 +664,6 @@ def test_refused(tab, make):
     expect(page.locator("#answers li")).to_have_count(0)
 
 
-@pytest.mark.slow
 def test_docs(browser, redis, make):
     """Swagger UI describes the API without any other origin, with the token of the tab, and tries a request."""
     make("news")
@@ -759,7 +746,6 @@ def test_tokens(browser, redis, make):
         expect(page.locator("#none code")).to_be_hidden()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("usual_timeouts")
 def test_redis_away(browser):
     """While Redis is away all is grey, with the time of the last answer; when it is back all goes on."""
@@ -783,7 +769,6 @@ def test_redis_away(browser):
             expect(page.locator("#filters tbody .items")).to_have_text("124")
 
 
-@pytest.mark.slow
 def test_service_away(browser, redis, make):
     """A service that is killed: a banner says so over what was known; when it is back all goes on."""
     make("news").insert_many(range(123))
@@ -823,7 +808,6 @@ def test_a_filter_in_trouble(tab, make, redis):
     expect(rows(page)).to_have_count(1)
 
 
-@pytest.mark.slow
 def test_markup(tab, make):
     """Markup and broken text, from the service or the user, are shown as what they are."""
     news = make()
@@ -849,7 +833,6 @@ def test_markup(tab, make):
     assert page.evaluate("[document.images.length, window.hit]") == [0, None]
 
 
-@pytest.mark.slow
 def test_hidden(tab):
     """The page polls every two seconds, not at all while it is hidden, and at once when it is seen again."""
     items = count_polls(tab)
@@ -868,7 +851,6 @@ def test_hidden(tab):
     expect(items).to_have_text("4")
 
 
-@pytest.mark.slow
 def test_one_poll_at_a_time(tab, make):
     """An answer that takes long is not asked for again meanwhile, and another address is asked at once after it."""
     make("news")
@@ -890,7 +872,6 @@ def test_one_poll_at_a_time(tab, make):
     assert len(held) == 1
 
 
-@pytest.mark.slow
 def test_accessible(tab, make):
     """axe-core finds nothing to mend: with no filter, with many, and on the page of one; light and dark."""
     find = axe()
@@ -918,7 +899,6 @@ def test_accessible(tab, make):
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_looks(tab, make, tmp_path):
     """Long names, many slices and long URIs fit phones and desktops, light and dark, and can be read."""
     make("n" * 64)

@@ -18,7 +18,7 @@ from scrapy import signals  # noqa: E402
 from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
 from scrapy.http import FormRequest, JsonRequest  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
-from support.scrapy_parts import A, B, C, crawler_of, opened, redirected  # noqa: E402
+from support.scrapy_parts import A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 from support.scrapy_parts import run as run_parts  # noqa: E402
 from twisted.python.failure import Failure  # noqa: E402
@@ -37,16 +37,6 @@ pytestmark = [
 ]
 
 CLAIM = {"URIFILTER_CLAIM": True, "URIFILTER_KEY": "url", "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0}
-
-
-class Spider(scrapy.Spider):
-    """A spider with two callbacks."""
-
-    name = "spider"
-
-    def parse(self, response, **_): ...
-
-    def about(self, response, depth): ...
 
 
 def crawl(server, **settings):

@@ -9,7 +9,7 @@ import pytest
 scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
 
 from scrapy.exceptions import CloseSpider  # noqa: E402
-from support.scrapy_parts import A, B, C, crawler_of, kept, opened, redirected, run  # noqa: E402
+from support.scrapy_parts import A, B, C, Spider, crawler_of, kept, opened, redirected, run  # noqa: E402
 from support.scrapy_parts import seen as seen_by  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 BY_URL = {"URIFILTER_KEY": "url"}
-
-
-class Spider(scrapy.Spider):
-    """A spider with two callbacks."""
-
-    name = "spider"
-
-    def parse(self, response, **_): ...
-
-    def about(self, response, depth): ...
 
 
 def crawled(server, test, **settings):

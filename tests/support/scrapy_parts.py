@@ -22,6 +22,16 @@ from urifilter_redis.scrapy.crawl import Crawl
 A, B, C = (f"https://example.com/{each}" for each in "abc")
 
 
+class Spider(scrapy.Spider):
+    """A spider with two callbacks."""
+
+    name = "spider"
+
+    def parse(self, response, **_): ...
+
+    def about(self, response, depth): ...
+
+
 def crawler_of(server, spider=scrapy.Spider, **settings):
     queue = "scrapy.pqueues.ScrapyPriorityQueue"  # the default asks the downloader
     given = {"URIFILTER_REDIS_URL": server.url, "URIFILTER_CAPACITY": 10_000, "URIFILTER_NAME": "news"}
