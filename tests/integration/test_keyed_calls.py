@@ -10,7 +10,8 @@ from support.proxy import Fault, Proxy, first
 
 from urifilter_redis import AnswerLost, UriFilter, UriFilterError
 from urifilter_redis.bloom.digest import shard_of
-from urifilter_redis.engine.steps import Timeouts
+from urifilter_redis.engine import driver
+from urifilter_redis.engine.steps import Send, Timeouts
 from urifilter_redis.flows import items as flow
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.service.filters import Filters
@@ -258,3 +259,19 @@ def test_a_named_call_whose_answers_are_lost(clients, any_server):
         assert news.insert_many(["a", "b"], call_key="monday/7") == [True, True]
         proxy.plan = first()
         assert bad.insert_many(["a", "b"], retry=lost.value) == [True, True]
+
+
+def test_the_first_part_goes_alone_also_once_there_is_room(server, monkeypatch):
+    """Otherwise another use of the key could be refused after it was done in part."""
+    perform, sent = driver.perform_step, []
+
+    def noting(step, sender):
+        if isinstance(step, Send) and isinstance(step.commands[0][-1], bytes):
+            sent.append(len(step.commands))
+        return perform(step, sender)
+
+    with UriFilter.create("news", redis=server.url, capacity=100, retention="growing", shards=3) as news:
+        news.insert_many(range(90))
+        monkeypatch.setattr(driver, "perform_step", noting)
+        assert sum(news.insert_many(range(1000, 1090), call_key="monday/7")) > 80
+    assert sent[:3] == [1, 1, 2]

@@ -310,6 +310,28 @@ def test_growing_rows_of_the_module(server, of_growing_rows, shards):
     assert [number for number, new in enumerate(news.insert_many(items)) if new] == [*range(0, 70_000, 700)]
 
 
+def test_union_of_growing_rows(of_growing_rows, make_filter):
+    """Each slice goes into the target's, also where the other slices have fewer bitmaps."""
+    target = of_growing_rows()
+    source = make_filter("source", **target.settings)
+    items = [f"https://example.com/{number}" for number in range(30_000)]
+    source.insert_many(items)
+    assert len(set(rows_of(source))) > 1
+    target.union("source", over_capacity=True)
+    assert all(target.contains_many(items))
+
+
+def test_a_drop_after_a_row_that_was_never_used(server, of_growing_rows):
+    """A client died before the next slice of sixteen bitmaps was whole: none of them stays."""
+    news = of_growing_rows()
+    news.insert("a")
+    with server.client() as client:
+        for number in range(1, 16):
+            client.set(news._session.keys.shard(0).slice(f"today_next.{number}"), b"\0")
+        news.drop()
+        assert client.keys() == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 1)])
 def test_growing_rows_move(server, of_growing_rows, folder, tmp_path, before, after):

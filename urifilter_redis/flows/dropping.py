@@ -13,7 +13,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.bloom.sizing import GROWN_SEGMENTS, Slice
 from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, chunked, read_first
 from urifilter_redis.engine.session import Session
@@ -267,8 +267,9 @@ def _keys_of(keys: ShardKeys, meta: Mapping[str, str]) -> list[str]:
     entries = meta.get("slices", "").split()
     live = max(window if meta.get("retention") == "ring" else 0, len(entries) + 1)
     segments = max((int(number) for each in entries if (number := each.rpartition(":")[2]).isdecimal()), default=1)
-    names = ["today", "today_next", "history", *(f"history_{n}" for n in range(1, live))]
+    names = ["today", "history", *(f"history_{n}" for n in range(1, live))]
     names = [segment for name in names for segment in Slice(name, 0, 0, segments).names]
+    names += Slice("today_next", 0, 0, max(segments, GROWN_SEGMENTS)).names
     archived: set[int] = set()
     if meta.get("retention") == "rolling":
         closed = (entry.partition(":")[0] for entry in meta.get("closed", "").split())

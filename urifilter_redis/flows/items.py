@@ -255,7 +255,7 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         forgets.forget(batch.digests)
     try:
         failed: dict[OpenCall, UriFilterError] = {}
-        if batch.first is not None and batch.first in batch.open:
+        while batch.first is not None and batch.first in batch.open and not failed:  # alone, also once there is room
             failed = yield from _ask_window(session, batch, [batch.first])
         if not failed and len(batch.answers) > CALLS_IN_FLIGHT and batch.takes_windows(CALLS_IN_FLIGHT):
             failed = yield from _ask_windows(session, batch)

@@ -275,13 +275,13 @@ def merge(  # noqa: PLR0913, PLR0917 - likewise
 ) -> Call:
     """Build ``merge``: step ``forget``, ``piece`` or ``count``; ``number`` counts live slices, the oldest being 1.
 
-    ``segment``: piece: the number of the segment, from 0.
+    ``segment``: piece: the number of the segment, from 0. Of a slice with fewer segments any one is named.
     """
     script = scripts.load("merge", config.layout, config.k)
     if step == "forget":
         slices = SegmentNames(config, keys, state.view).of(data)
     else:
-        slices = tuple(keys.slice(each.names[segment]) for each in state.view.slices)
+        slices = tuple(keys.slice(each.names[min(segment, len(each.names) - 1)]) for each in state.view.slices)
     all_keys = (keys.meta, keys.forgotten, *keys.merging, *slices)
     return Call(script, all_keys, (config.uid, step, str(number), str(at), data, str(state.epoch)))
 

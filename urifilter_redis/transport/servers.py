@@ -36,14 +36,16 @@ class Sending:
         waiter: the pipeline as a caller of the pool.
         connection: the pipeline's connection; None: it has none.
         commands: the commands to send.
+        left: whether it has given all back.
     """
 
-    __slots__ = ("_outcomes", "_whole", "commands", "connection", "pool", "waiter")
+    __slots__ = ("_outcomes", "_whole", "commands", "connection", "left", "pool", "waiter")
 
     def __init__(self, pool: Pool, commands: Sequence[Arguments]) -> None:
         self.pool, self.waiter = pool, Waiter()
         self.connection: Any = None
         self.commands = commands
+        self.left = False
         self._outcomes: list[Any] = []
         self._whole = False
 
@@ -88,6 +90,7 @@ class Sending:
                 connection.disconnect()
         finally:
             self.pool.limit.leave(self.waiter)
+            self.left = True
 
 
 def _without_frames(refusal: RedisError) -> RedisError:
@@ -203,8 +206,9 @@ class Server:
         finally:
             try:
                 sending.leave()
-            finally:  # Ctrl-C as the first call begins would cost a place in the pool for ever; a second does the rest
-                sending.leave()
+            finally:
+                if not sending.left:  # Ctrl-C as the first call begins would cost a place in the pool for ever
+                    sending.leave()
 
     def begin(self, commands: Sequence[Arguments]) -> Sending:
         """Send a pipeline once, and do not wait for its replies; ``Sending.finish`` returns the outcomes.
