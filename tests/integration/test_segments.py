@@ -18,8 +18,9 @@ from support.servers import BLOOM, DEFAULT, wait_until
 from support.servers import KINDS as SERVERS
 from support.shard import md5
 from support.states import dumped
+from support.turning import make_late
 
-from urifilter_redis import ArchiveError, ServerUnavailable, SliceLost, UriFilter, UriFilterError
+from urifilter_redis import ArchiveError, ServerFull, ServerUnavailable, SliceLost, UriFilter, UriFilterError
 from urifilter_redis.archive.export import ExportedFilter, export
 from urifilter_redis.archive.importing import import_
 from urifilter_redis.bloom import sizing
@@ -27,7 +28,7 @@ from urifilter_redis.bloom.digest import shards_of
 from urifilter_redis.bloom.retention import size_first
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.queries import ask
-from urifilter_redis.flows import rotation, turn
+from urifilter_redis.flows import auto_rotate, rotation, turn
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.storage.backends import open_backend
@@ -732,6 +733,27 @@ def test_no_memory_for_a_row(server, of_segments, kind):
             client.config_set("maxmemory", 0)
         assert news.rotate().epoch == 1
     assert news.ages(["https://example.com/", "https://example.com/2"]) == [2, 2]
+
+
+def test_no_memory_for_a_row_that_inserts_make(server, of_segments, monkeypatch):
+    """A turn that rests while the memory becomes full frees what it made: else no client could insert any more."""
+    monkeypatch.setattr(auto_rotate, "A_CALL", 0)
+    news = of_segments("news", 1, capacity=2_000_000, **KINDS["ring"])
+    assert news.insert("https://example.com/")
+    make_late(server, seconds=90_000)
+    with UriFilter.open("news", redis=server.url) as late, server.client() as client:
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + news.config.bytes * SEGMENTS // 2)
+        try:
+            refused = 0
+            for number in range(4 * SEGMENTS):
+                try:
+                    assert late.insert(f"https://example.com/{number}")
+                except ServerFull:
+                    refused += 1
+            assert refused <= 1
+            assert client.keys("*today_next*") == []
+        finally:
+            client.config_set("maxmemory", 0)
 
 
 @pytest.mark.parametrize(("kind", "server"), on_servers(["ring", "redisbloom, ring"]), indirect=["server"])

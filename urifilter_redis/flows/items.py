@@ -262,7 +262,10 @@ def resolve(session: Session, batch: Batch, turn: Turn | None = None) -> Flow[Ba
         while batch.open and not failed:
             failed = yield from _ask_window(session, batch, batch.open[:CALLS_IN_FLIGHT], turn)
         if failed:
-            raise with_batch(_first_of(list(failed.values()), batch), batch)
+            error = _first_of(list(failed.values()), batch)
+            if isinstance(error, ServerFull) and batch.command in TURNING and session.rotation_timer.at <= monotonic():
+                yield from auto_rotate(session)  # a turn that rests may have filled the memory, and frees that now
+            raise with_batch(error, batch)
     finally:
         if forgets is not None:
             forgets.forget(batch.digests)
