@@ -331,7 +331,7 @@ def test_a_crawl_in_a_shell_whose_workers_are_killed(there, news, tmp_path, monk
     (page,) = (page for page in PAGES if page.name == "claims-in-a-shell.md")
     for block in blocks_of(page):
         if name := block.comment("file"):
-            (tmp_path / name).write_text(block.code)
+            (tmp_path / name).write_text(block.code.replace("--filter site", "--filter news"))
     links = [f"https://example.com/{number}" for number in range(20)]
     (tmp_path / "links.txt").write_text("\n".join(links))
     (tmp_path / "get.sh").write_text(KILLER)
