@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
@@ -32,6 +33,7 @@ from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.lifecycle import open_
+from urifilter_redis.flows.rotation import rotate
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.outcomes import Unanswered
 
@@ -387,6 +389,24 @@ def test_counting_is_not_merged(any_server, folder, archived_filter):
     again = archived_filter()
     assert "new" in again
     assert "counters cannot be merged" in again.restored.problems[0]
+
+
+def test_a_rotation_that_is_not_finished(any_server, folder, archived_filter):
+    """Redis loses a bitmap, and the archive a slice that the history has: the history stays."""
+    news = archived_filter(**ROLLING)
+    news.checkpoint()
+    for day in range(2):
+        news.insert(day)
+        news.rotate()
+    news.insert(2)
+    Suspended(rotate(news._session), news._connector, "build piece")
+    (lost,) = Path(urlsplit(folder).path).glob("*.filter/*/slice-*-1.json")
+    lost.unlink()
+    any_server.ask("unlink", news._session.keys.shard(0).slice("today"))
+    again = archived_filter()
+    assert 0 not in again.ages(range(3))
+    again.rotate()
+    assert 0 not in again.ages(range(3))
 
 
 def test_union_from_a_filter_that_is_being_restored(any_server, folder, archived_filter):

@@ -666,6 +666,21 @@ def test_counters_of_a_restorer_that_dies(server, of_segments, folder, monkeypat
     assert all(news.contains_many(items[:500]))
 
 
+def test_counters_after_calls_without_an_id(server, of_segments, folder):
+    """They leave no record, and yet the bitmaps that Redis has keep what came after the checkpoint."""
+    news = of_segments("news", 1, archive=folder, layout="counting")
+    news.insert_many(range(500))
+    news.checkpoint()
+    digests = news._session.digester(["a"])
+    made = calls.items("insert", news.config, news._session.keys.shard(0), news.view(0), "-", digests)
+    with server.client() as client:
+        client.script_load(made.script.source)
+        assert client.execute_command(*made.command()) == [0]
+        client.unlink(row(news, "today")[(shards_of(digests, SEGMENTS)[0] + 1) % SEGMENTS])
+    opened(server, news)
+    assert "a" in news
+
+
 @pytest.mark.parametrize(("kind", "server"), on_servers(["blocked", "redisbloom"]), indirect=["server"])
 def test_a_creator_that_dies(server, of_segments, monkeypatch, kind):
     """The next create goes on at the segment where another process died."""

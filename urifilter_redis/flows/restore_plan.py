@@ -96,14 +96,9 @@ def plan(  # noqa: PLR0913 - each is needed
 
 
 def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
-    """Return the state with the higher epoch, of Redis or the archive; Redis's if the epochs are equal.
-
-    In one case of equal epochs it is the archive's: if the archive has finished the rotation, and Redis has not.
-    """
+    """Return the state with the higher epoch, of Redis or the archive; Redis's if the epochs are equal."""
     found = _archived_state(config, archived) or _empty(config, now)
     if ours is None or found.epoch > ours.epoch:
-        return found
-    if found.epoch == ours.epoch and (found.phase, ours.phase) == ("idle", "rotating"):
         return found
     # If history_1 is lost, the pieces that were built in it must be built again.
     closed = replace(config.today, name="history_1")
@@ -175,12 +170,11 @@ def _sources(  # noqa: PLR0913 - each is needed
         # If the checkpoint's epoch is over, and its closed slice lacks some of today's bits, they go into the new
         # today: late, never early.
         return own if then and (then.epoch == state.epoch or not archived.contained) else []
-    if not lost:
+    if not lost and (same or then is None or then.epoch != state.epoch):
         return own if same else []
-    if name == "history_1":
-        closed = archived.slices.get(state.epoch_of("history_1"))
-        return [*(own if same else []), *([closed] if closed else [])]
-    wanted = [each.epoch for each in state.closed[: len(state.closed) - (state.phase == "rotating")]]
+    wanted = [each.epoch for each in state.closed]
+    if state.phase == "rotating":  # the newest of them is apart
+        wanted = wanted[-1:] if name == "history_1" else wanted[:-1]
     there = [archived.slices[epoch] for epoch in wanted if epoch in archived.slices]
     if same:
         return [*own, *there]
@@ -220,7 +214,10 @@ def worked_on(session: Session, shard: int, ours: ShardState | None, last: Check
     """
     if ours is None or last is None:
         return False
-    changed = ours.changed > max(last.begun, last.shard_state().changed)
+    then = last.shard_state()
+    changed = ours.changed > max(last.begun, then.changed)
+    # What was inserted without a call id has left no record.
+    changed = changed or (ours.epoch, ours.inserted) > (then.epoch, then.inserted)
     if changed or last.begun > (yield from server_time(session, shard)):
         return True
     records = yield from scanned(session, "HSCAN", session.keys.shard(shard).replies)
