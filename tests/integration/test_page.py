@@ -11,12 +11,15 @@ import pytest
 from support.browser import Tab, axe, expect
 from support.page import rows, visit
 from support.servers import Server, free_port, wait_until
-from support.service import Service
+from support.service import Service, known
 
 from urifilter_redis import UriFilter, drop_filter
 from urifilter_redis.service import tokens
 
 MARKUP = "<img src=x onerror=window.hit=1>"
+
+#: What the overview tells of the service.
+SERVICE = {"version": "1", "workers": 1, "uptime": 5, "has_tokens": False}
 
 pytestmark = pytest.mark.slow
 
@@ -60,17 +63,13 @@ def service(_service, redis):
 
 
 @pytest.fixture
-def make(service, redis):
+def make(service, redis, make_filter):
     """Make a filter."""
-    made = []
 
-    def create(name: str = "news", capacity: int = 10_000, **settings) -> UriFilter:
-        made.append(UriFilter.create(name, capacity=capacity, redis=redis.url, **settings))
-        return made[-1]
+    def create(name: str = "news", capacity: int = 10_000, error_rate: float = 1e-4, **settings) -> UriFilter:
+        return make_filter(name, redis=redis.url, capacity=capacity, error_rate=error_rate, **settings)
 
-    yield create
-    for each in made:
-        each.close()
+    return create
 
 
 @pytest.fixture
@@ -123,28 +122,10 @@ def answer(tab, path: str, **reply) -> None:
 
 def row_of(name: str, **more) -> dict:
     """Return a row of the overview."""
-    made = {
-        "name": name,
-        "problems": [],
-        "retention": "forever",
-        "layout": "blocked",
-        "slices": None,
-        "period": None,
-        "archive": None,
-        "error_rate": 1e-4,
-        "error_rate_now": 0.0,
-        "fill": 0.0,
-        "memory": 1000,
-        "checkpointed": None,
-        "next_rotation": None,
-        "items": 0,
-        "capacity": 1000,
-        "full": 0.0,
-        "full_in": None,
-        "speed": None,
-        "claims": None,
-    }
-    return made | more
+    settings = {"retention": "forever", "layout": "blocked", "capacity": 1000, "error_rate": 1e-4}
+    numbers = {"items": 0, "memory": 1000, "full": 0.0, "fill": 0.0, "error_rate_now": 0.0}
+    none = ("slices", "period", "archive", "checkpointed", "next_rotation", "full_in", "speed", "claims")
+    return {"name": name, "problems": []} | settings | numbers | dict.fromkeys(none) | more
 
 
 def told(*some: dict, now: float = 0.0, **more) -> dict:
@@ -198,20 +179,28 @@ def test_no_filter(tab, make):
     expect(page.locator("#none")).to_be_hidden()
 
 
-def test_filters(tab, make):
-    """Filters of each retention are shown as the library has them, with one request for all."""
+def test_filters(tab, make, redis):
+    """Filters of each retention are shown as the library has them, with one request for all.
+
+    One that is lost has its problem in the table, and the others have their figures.
+    """
     make("ever", 1000).insert_many(range(900))
     make("growing", 1000, retention="growing", error_rate=1e-8).insert_many(range(1200))
     ring = make("ring", 3000, retention="ring", slices=3, period="1d", error_rate=1e-8)
     ring.insert_many(range(400))
     make("rolling", 2000, retention="rolling", slices=30, period="1w", error_rate=1e-8).insert_many(range(10))
+    make("lost")
+    redis.ask("delete", "urifilter:{lost:0}:today")
     page = tab.open()
-    expect(rows(page)).to_have_count(4)
-    assert names(page) == ["ever", "growing", "ring", "rolling"]  # the problem first, and the others by name
+    expect(rows(page)).to_have_count(5)
+    expect(rows(page).first.locator(".problems")).to_have_text("bitmap lost")
+    assert names(page) == ["lost", "ever", "growing", "ring", "rolling"]  # the problems first, and the others by name
     assert cells(page, "ever", "retention", "items", "full", "problems") == ["forever", "900", "90 %", "near capacity"]
-    assert cells(page, "growing", "items", "full", "rotation") == ["1,200", "grows", ""]
+    assert cells(page, "growing", "items", "full", "rotation", "problems") == ["1,200", "grows", "", ""]
     assert cells(page, "ring", "retention", "items", "full", "rotation") == ["ring 3 × 1d", "400", "20 %", "in 24 h"]
     assert cells(page, "rolling", "full", "rate", "rotation") == ["0.5 %", "< 1 in a billion", "in 7 d"]
+    drop_filter("lost", redis=redis.url)
+    expect(rows(page)).to_have_count(4)
     expect(page.locator("#problems-title")).to_have_text("1 of 4 filters has problems")
     expect(page.locator("#findings")).to_contain_text("persistence")
     expect(page.locator("#servers")).to_contain_text(re.compile(r"Valkey 9.* a command takes .* 1 worker"))
@@ -271,8 +260,7 @@ def test_a_filters_page(tab, make, redis):
             ring.rotate()
     with ring.claims() as mine:
         mine.claim_many(["a", "b"])
-        page = tab.open()
-        visit(page, "ring")
+        page = visit(tab.open(), "ring")
         page.reload()
         expect(page).to_have_url(re.compile("#/filters/ring$"))
         expect(page).to_have_title("ring – urifilter")
@@ -327,8 +315,7 @@ def test_rules(tab, make):
         ],
     )
     make("plain", normalize="sorted")
-    page = tab.open()
-    visit(page, "ruled")
+    page = visit(tab.open(), "ruled")
     settings = figures(page, "settings")
     assert (settings["Normalize"][0], settings["Rules"][0]) == ("loose", "4 rules")
     page.locator("#rules").get_by_text("Rules").click()
@@ -352,8 +339,7 @@ def test_lists_of_claims(tab, make):
         mine.claim_many([{"x": [1]}, b"odd\xff", MARKUP, *map(str, range(45))])
         mine.release(["44"], failed=True)
         mine.claim("44")
-        page = tab.open()
-        visit(page, "claimed")
+        page = visit(tab.open(), "claimed")
         hands = page.locator("#in-flight")
         expect(hands.locator("tbody tr")).to_have_count(0)
         hands.get_by_text("What is in flight").click()
@@ -367,12 +353,8 @@ def test_lists_of_claims(tab, make):
                 first = hands.locator("tbody th").first.inner_text()
                 hands.get_by_role("button", name="More").click()
                 expect(hands.locator("tbody th").first).not_to_have_text(first)
-        assert {each.split("\t")[0] for each in found} == {
-            '{"x":[1]}',
-            "base64: b2Rk/w==",
-            MARKUP,
-            *map(str, range(45)),
-        }
+        claimed = {'{"x":[1]}', "base64: b2Rk/w==", MARKUP, *map(str, range(45))}
+        assert {each.split("\t")[0] for each in found} == claimed
         (failed,) = (each for each in found if each.startswith("44\t"))
         assert failed.split("\t")[:4] == ["44", mine.holder, "1", "0"]
         hands.get_by_role("button", name="Back").click()
@@ -418,8 +400,7 @@ def test_plots(tab, make, redis):
     redis.ask("delete", "urifilter:{news:0}:rates")
     redis.ask("hset", "urifilter:{news:0}:rates", mapping=past)
     with Service(redis.url) as own, Tab(tab.context.browser, own.url) as fresh:
-        page = fresh.open()
-        visit(page, "news")
+        page = visit(fresh.open(), "news")
         speed = page.get_by_role("img", name=re.compile("^New items a second"))
         expect(speed).to_have_accessible_name(re.compile("at most 2$"))
         line = speed.locator(".line").get_attribute("d")
@@ -457,14 +438,8 @@ def test_numbers(tab):
     timed = {"retention": "ring", "slices": 3, "period": "1d", "next_rotation": now + 720}
     cases = {
         "usual": (
-            {
-                "items": 1_234_567,
-                "full": 0.1234,
-                "error_rate_now": 2.1e-7,
-                "memory": 12_345_678,
-                "speed": 12.34,
-                **timed,
-            },
+            {"items": 1_234_567, "full": 0.1234, "error_rate_now": 2.1e-7, "memory": 12_345_678, "speed": 12.34}
+            | timed,
             {"items": "1.23M", "full": "12 %", "rate": "1 in 4.8 million", "memory": "12.3 MB", "speed": "12"}
             | {"rotation": "in 12 min", "retention": "ring 3 × 1d", "in_flight": "", "full_in": "", "checkpoint": ""},
         ),
@@ -495,7 +470,6 @@ def test_totals(tab):
     """All filters together: their speed and memory, and how full the fullest server is of what it may use."""
     master = {"name": "", "version": "Redis 7.0.15", "memory": 300, "limit": 1000, "uptime": 9, "persistence": "aof"}
     others = [master | {"name": "b", "limit": 400}, master | {"name": "c", "limit": None}]
-    service = {"version": "1", "workers": 1, "uptime": 5, "has_tokens": False}
     usual = [row_of("news", speed=1.25), row_of("ring", speed=0.25), row_of("new")]
     texts = {
         "Redis uses 30 % of its maxmemory of 1 kB": [master],
@@ -506,7 +480,7 @@ def test_totals(tab):
     page = tab.open()
     expect(page.locator("#totals")).to_have_text("new items: 1.5 a second · memory: 3 kB")
     for text, masters in texts.items():
-        answer(tab, "overview", json=told(*usual, redis={"masters": masters, "findings": []}, service=service))
+        answer(tab, "overview", json=told(*usual, redis={"masters": masters, "findings": []}, service=SERVICE))
         expect(page.locator("#totals")).to_have_text(f"new items: 1.5 a second · memory: 3 kB · {text}")
 
 
@@ -580,8 +554,7 @@ def test_hidden_findings(tab, make):
     tab.page.clock.install(time=now)
     findings = [{"level": "note", "subject": each, "text": f"about {each}"} for each in ("replication", "rights")]
     state = {"masters": [], "findings": [*findings, {"level": "ok", "subject": "disk", "text": "well"}]}
-    service = {"version": "1", "workers": 1, "uptime": 5, "has_tokens": False}
-    answer(tab, "overview", json=told(row_of("news"), redis=state, service=service))
+    answer(tab, "overview", json=told(row_of("news"), redis=state, service=SERVICE))
     page = tab.open()
     shown, hidden = page.locator("#findings li"), page.locator("#hidden-findings")
     expect(shown).to_have_count(2)
@@ -601,7 +574,7 @@ def test_hidden_findings(tab, make):
     page.get_by_role("button", name="Hide for a day: rights").click()
     expect(shown).to_have_count(1)
     findings[1]["level"] = "danger"
-    answer(tab, "overview", json=told(row_of("news"), redis=state, service=service))
+    answer(tab, "overview", json=told(row_of("news"), redis=state, service=SERVICE))
     page.clock.run_for(2000)
     expect(shown).to_have_count(2)
 
@@ -609,8 +582,7 @@ def test_hidden_findings(tab, make):
 def test_updates(tab, service, make):
     """What is inserted is counted without a reload; nothing moves, and what is typed stays."""
     make("updated", 1000)
-    page = tab.open()
-    visit(page, "updated")
+    page = visit(tab.open(), "updated")
     page.get_by_label("URIs, one a line").press_sequentially("https://example.com/half")
     height = page.evaluate("document.scrollingElement.scrollHeight")
     uris = [f"https://example.com/{number}" for number in range(200)] * 2
@@ -626,8 +598,7 @@ def test_try(tab, make):
     """URIs in the box are checked, inserted and forgotten in the filter of the page, and the ages are said."""
     make("aside")
     news = make(retention="ring", slices=3, period="1d", error_rate=1e-8)
-    page = tab.open()
-    visit(page, "news")
+    page = visit(tab.open(), "news")
     both = " https://example.com/a\nhttps://example.com/b"
     assert ask(page, "contains", both) == ["2 of 2 new in news", "new", "new"]
     assert news.ages(["https://example.com/a", "https://example.com/b"]) == [0, 0]
@@ -635,11 +606,8 @@ def test_try(tab, make):
     assert ask(page, "insert", both) == ["1 of 2 new and inserted into news", "seen (age 1)", "new"]
     assert news.rotate().epoch == 1
     assert ask(page, "contains", both) == ["0 of 2 new in news", "seen (age 2)", "seen (age 2)"]
-    assert ask(page, "forget", "https://example.com/a\nhttps://example.com/c") == [
-        "1 of 2 forgotten in news",
-        "forgotten",
-        "was not there",
-    ]
+    forgotten = ask(page, "forget", "https://example.com/a\nhttps://example.com/c")
+    assert forgotten == ["1 of 2 forgotten in news", "forgotten", "was not there"]
     assert news.ages(["https://example.com/a", "https://example.com/b"]) == [0, 2]
     page.get_by_label("URIs, one a line").fill(both)
     page.get_by_label("URIs, one a line").press("Control+Enter")
@@ -652,8 +620,7 @@ def test_try(tab, make):
 def test_refused(tab, make):
     """A filter that is gone when it is asked: the reason is shown in place of answers."""
     news = make()
-    page = tab.open()
-    visit(page, "news")
+    page = visit(tab.open(), "news")
     stop = "window.setInterval = () => 0; for (let id = 1; id < 1000; id += 1) clearInterval(id)"
     page.evaluate(stop)  # or the page may notice before it is asked
     assert ask(page, "contains", "https://example.com/") == ["1 of 1 new in news", "new"]
@@ -668,8 +635,7 @@ def test_docs(browser, redis, make):
     """Swagger UI describes the API without any other origin, with the token of the tab, and tries a request."""
     make("news")
     secret = tokens.new()
-    known = tokens.Token("writer", tokens.digest(secret), ("*",), "write")
-    with Service(redis.url, settings=known.toml()) as service, Tab(browser, service.url) as tab:
+    with Service(redis.url, settings=known("writer", secret, "write")) as service, Tab(browser, service.url) as tab:
         tab.allow("status of 401", "v1/overview")  # which is not waited for
         page = tab.open()
         page.goto(f"{service.url}/docs")
@@ -690,12 +656,8 @@ def test_tokens(browser, redis, make):
     make("news").claims(lease=3600).claim("in flight")
     make("pages")
     secrets = {name: tokens.new() for name in ("read", "write", "other")}
-    known = [
-        tokens.Token("reader", tokens.digest(secrets["read"]), ("news",), "read"),
-        tokens.Token("writer", tokens.digest(secrets["write"]), ("*",), "write"),
-        tokens.Token("other", tokens.digest(secrets["other"]), ("weather*",), "write"),
-    ]
-    settings = "\n".join(token.toml() for token in known)
+    settings = known("reader", secrets["read"], "read", ["news"]) + known("writer", secrets["write"], "write")
+    settings += known("other", secrets["other"], "write", ["weather*"])
     with Service(redis.url, settings=settings) as service, Tab(browser, service.url) as tab:
         tab.allow("status of 401")
         page = tab.open()
@@ -746,6 +708,18 @@ def test_tokens(browser, redis, make):
         expect(page.locator("#none code")).to_be_hidden()
 
 
+def expect_stale(page, reason: str) -> None:
+    """Check that a banner says why all is grey, and of when, over what was known: 123 items in "news"."""
+    expect(page.locator("#banner")).to_have_text(re.compile(rf"^{reason}The figures are from \d\d:\d\d:\d\d.$"))
+    expect(page.locator("body")).to_contain_class("stale")
+    assert cells(page, "news", "items") == ["123"]
+
+
+def expect_fresh(page) -> None:
+    expect(page.locator("#banner")).to_be_hidden()
+    expect(page.locator("body")).not_to_contain_class("stale")
+
+
 @pytest.mark.usefixtures("usual_timeouts")
 def test_redis_away(browser):
     """While Redis is away all is grey, with the time of the last answer; when it is back all goes on."""
@@ -757,13 +731,9 @@ def test_redis_away(browser):
             assert cells(page, "news", "items") == ["123"]
             tab.allow("status of 503")
             own.kill()
-            banner = page.locator("#banner")
-            expect(banner).to_have_text(re.compile(r"^Redis is away.*The figures are from \d\d:\d\d:\d\d.$"))
-            expect(page.locator("body")).to_contain_class("stale")
-            assert cells(page, "news", "items") == ["123"]
+            expect_stale(page, "Redis is away.*")
             own.start()
-            expect(banner).to_be_hidden()
-            expect(page.locator("body")).not_to_contain_class("stale")
+            expect_fresh(page)
             with UriFilter.open("news", redis=own.url) as news:
                 news.insert("one more")
             expect(page.locator("#filters tbody .items")).to_have_text("124")
@@ -782,30 +752,13 @@ def test_service_away(browser, redis, make):
         tab.allow(*AWAY)
         service.kill()
         page.clock.run_for(2000)
-        expect(page.locator("#banner")).to_have_text(
-            re.compile(r"^The service cannot be reached. The figures are from \d\d:\d\d:\d\d.$")
-        )
-        expect(page.locator("body")).to_contain_class("stale")
-        assert cells(page, "news", "items") == ["123"]
+        expect_stale(page, "The service cannot be reached. ")
         with Service(redis.url, "--port", port):
             make("pages")
             page.clock.run_for(2000)
-            expect(page.locator("#banner")).to_be_hidden()
+            expect_fresh(page)
             expect(rows(page)).to_have_count(2)
-            expect(page.locator("body")).not_to_contain_class("stale")
             assert page.get_by_role("searchbox").input_value() == "e"
-
-
-def test_a_filter_in_trouble(tab, make, redis):
-    """One that is lost has its problem in the table, and the others have their figures."""
-    make("lost")
-    make("news")
-    redis.ask("delete", "urifilter:{lost:0}:today")
-    page = tab.open()
-    assert cells(page, "news", "items", "problems") == ["0", ""]
-    expect(rows(page).first.locator(".problems")).to_have_text("bitmap lost")
-    drop_filter("lost", redis=redis.url)
-    expect(rows(page)).to_have_count(1)
 
 
 def test_markup(tab, make):
