@@ -8,7 +8,7 @@ import pytest
 from support.browser import Tab, axe, expect
 from support.page import rows, sign_in, visit
 from support.servers import Server
-from support.service import Service, ask
+from support.service import Service, ask, known
 
 from urifilter_redis import FilterNotFound, UriFilter
 from urifilter_redis.service import tokens
@@ -37,12 +37,8 @@ def archive(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(redis, archive, secrets):
-    known = [
-        tokens.Token(name, tokens.digest(secrets[name]), (filters,), access)
-        for name, (filters, access) in TOKENS.items()
-    ]
-    settings = "\n".join(each.toml() for each in known)
-    with Service(redis.url, "--archive", archive, settings=settings) as running:
+    settings = [known(name, secrets[name], access, [filters]) for name, (filters, access) in TOKENS.items()]
+    with Service(redis.url, "--archive", archive, settings="".join(settings)) as running:
         yield running
 
 
@@ -53,37 +49,47 @@ def tab(browser, service):
 
 
 @pytest.fixture
-def make(redis, archive, request):
+def make(redis, make_filter, request):
     """Make a filter whose name has the test's in it, so that no other test has seen it."""
-    made = []
 
     def create(name: str = "news", capacity: int = 10_000, **settings) -> UriFilter:
         name = re.sub(r"[^\w-]", "-", f"{request.node.name}-{name}")
-        made.append(UriFilter.create(name, capacity=capacity, redis=redis.url, seed=1, **settings))
-        return made[-1]
+        return make_filter(name, redis=redis.url, capacity=capacity, error_rate=1e-4, seed=1, **settings)
 
-    yield create
-    for each in made:
-        each.close()
+    return create
 
 
-def act(page, label: str) -> None:
+def act(page, label: str):
+    """Begin an action, and return its question."""
     page.locator("#actions").get_by_role("button", name=label).click()
+    return page.get_by_role("dialog")
 
 
-def agree(page, label: str) -> None:
+def agree(question, label: str) -> None:
     """Say yes to the question of an action."""
-    page.get_by_role("dialog").get_by_role("button", name=label).click()
+    question.get_by_role("button", name=label).click()
 
 
 def outcome(page):
     return page.locator("#action-outcome")
 
 
-def test_make_and_rotate(tab, redis, secrets):
-    """An admin makes a ring, and rotates it from the epoch that the question names; Cancel changes nothing."""
+def test_make_and_rotate(tab, make, redis, secrets):
+    """An admin makes a ring, and rotates it from the epoch that the question names; Cancel changes nothing.
+
+    While the filter cannot be made, the service's reason stands below the form, which keeps its values.
+    """
+    taken = make().name
+    tab.allow("status of 409")
     page = sign_in(tab, secrets["boss"])
     page.get_by_text("Make a filter").click()
+    page.get_by_label("Name", exact=True).fill(taken)
+    page.get_by_label("Capacity").fill("20k")
+    page.get_by_role("button", name="Make it").click()
+    expect(page.locator("#make-error")).to_contain_text("capacity")
+    expect(page.get_by_label("Capacity")).to_have_value("20k")
+    expect(page.get_by_role("button", name="Make it")).to_be_enabled()
+
     page.get_by_label("Name", exact=True).fill("weather")
     page.get_by_label("Capacity").fill("0.5M")
     expect(page.locator("#new-slices")).to_be_hidden()
@@ -98,54 +104,34 @@ def test_make_and_rotate(tab, redis, secrets):
         assert weather.info().capacity == 500_000
         assert weather.info().error_rate == 0.0001
         for epoch in (1, 2):
-            act(page, "Rotate")
-            question = page.get_by_role("dialog")
+            question = act(page, "Rotate")
             expect(question).to_contain_text(f"in epoch {epoch}. If all 3 slices are in use")
             if epoch == 1:
                 question.get_by_role("button", name="Cancel").click()
                 expect(question).to_be_hidden()
                 assert weather.info().epoch == 0
                 act(page, "Rotate")
-            question.get_by_role("button", name="Rotate").click()
+            agree(question, "Rotate")
             expect(outcome(page)).to_have_text(f"weather: rotated: this is epoch {epoch}")
             assert weather.info().epoch == epoch
         expect(page.locator("#slices tbody tr")).to_have_count(3)
-
-
-def test_a_filter_that_cannot_be_made(tab, make, secrets):
-    """The service's reason stands below the form, which keeps its values."""
-    name = make().name
-    tab.allow("status of 409")
-    page = sign_in(tab, secrets["boss"])
-    page.get_by_text("Make a filter").click()
-    page.get_by_label("Name", exact=True).fill(name)
-    page.get_by_label("Capacity").fill("20k")
-    page.get_by_role("button", name="Make it").click()
-    expect(page.locator("#make-error")).to_contain_text("capacity")
-    expect(page.get_by_label("Capacity")).to_have_value("20k")
-    expect(page.get_by_role("button", name="Make it")).to_be_enabled()
 
 
 def test_checkpoint_and_restore(tab, make, archive, redis, secrets):
     """A checkpoint is written to the archive, from which the filter comes back when Redis has lost it."""
     news = make(archive=archive)
     news.insert_many(range(100))
-    page = sign_in(tab, secrets["boss"])
-    visit(page, news.name)
-    act(page, "Checkpoint")
-    expect(page.get_by_role("dialog")).to_contain_text(f"All of it is written to {archive}")
+    page = visit(sign_in(tab, secrets["boss"]), news.name)
+    expect(act(page, "Checkpoint")).to_contain_text(f"All of it is written to {archive}")
     page.keyboard.press("Escape")
     assert news.info().checkpointed is None
-    act(page, "Checkpoint")
-    agree(page, "Checkpoint")
+    agree(act(page, "Checkpoint"), "Checkpoint")
     expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: checkpoint 1 is written: 1 shard, [\d.]+ k?B"))
     assert news.info().checkpointed is not None
     redis.ask("flushall")
-    act(page, "Restore")
-    expect(page.get_by_role("dialog")).to_contain_text(
-        re.compile(r"after the last checkpoint( \(\d+ s ago\))? is new again")
-    )
-    agree(page, "Restore")
+    question = act(page, "Restore")
+    expect(question).to_contain_text(re.compile(r"after the last checkpoint( \(\d+ s ago\))? is new again"))
+    agree(question, "Restore")
     expect(outcome(page)).to_have_text(f"{news.name}: whole: all that Redis lacked is back")
     with UriFilter.open(news.name, redis=redis.url, archive=archive) as again:
         assert again.contains_many(range(100)) == [True] * 100
@@ -161,29 +147,34 @@ def test_acknowledge(tab, make, archive, redis, secrets):
         admin.flushall()
     with UriFilter.open(news.name, redis=redis.url, archive=archive) as again:
         assert again.info().loss is not None
-        page = sign_in(tab, secrets["boss"])
-        visit(page, news.name)
+        page = visit(sign_in(tab, secrets["boss"]), news.name)
         expect(page.locator("#filter-problems")).to_contain_text("urifilter acknowledge")
-        act(page, "Acknowledge")
-        expect(page.get_by_role("dialog")).to_contain_text("What came after the checkpoint may be new once more.")
-        agree(page, "Acknowledge")
+        question = act(page, "Acknowledge")
+        expect(question).to_contain_text("What came after the checkpoint may be new once more.")
+        agree(question, "Acknowledge")
         expect(outcome(page)).to_have_text(f"{news.name}: acknowledged")
         expect(page.locator("#actions").get_by_role("button", name="Acknowledge")).to_be_hidden()
         assert again.info().loss is None
 
 
 def test_unite(tab, make, secrets):
-    """The items of several other filters are inserted."""
+    """The items of several other filters are inserted; an action that fails says why, and can be tried again."""
     news, one, other = make(), make("one"), make("other")
     one.insert_many(range(100))
     other.insert_many(range(100, 300))
-    page = sign_in(tab, secrets["boss"])
-    visit(page, news.name)
-    act(page, "Unite")
-    question = page.get_by_role("dialog")
+    tab.allow("status of 422")
+    page = visit(sign_in(tab, secrets["boss"]), news.name)
+    question = act(page, "Unite")
     expect(question.get_by_role("button", name="Unite")).to_be_disabled()
+    question.get_by_role("textbox").fill(news.name)
+    agree(question, "Unite")
+    expect(outcome(page)).to_have_class("danger")
+    expect(outcome(page)).not_to_be_empty()
+    expect(page.locator("#action-buttons button").first).to_be_enabled()
+
+    act(page, "Unite")
     question.get_by_role("textbox").fill(f"{one.name}, {other.name}")
-    question.get_by_role("button", name="Unite").click()
+    agree(question, "Unite")
     expect(outcome(page)).to_have_text(re.compile(rf"{news.name}: about (29\d|30\d) items added"))
     assert news.contains_many(range(300)) == [True] * 300
 
@@ -194,13 +185,11 @@ def test_unite_over_capacity(tab, make, secrets):
     news.insert_many(range(100))
     more.insert_many(range(100, 250))
     tab.allow("status of 409")
-    page = sign_in(tab, secrets["boss"])
-    visit(page, news.name)
-    question = page.get_by_role("dialog")
+    page = visit(sign_in(tab, secrets["boss"]), news.name)
     for answer in ("Cancel", "Unite all the same"):
-        act(page, "Unite")
+        question = act(page, "Unite")
         question.get_by_role("textbox").fill(more.name)
-        question.get_by_role("button", name="Unite").click()
+        agree(question, "Unite")
         expect(question).to_contain_text("nothing was merged")
         question.get_by_role("button", name=answer).click()
         if answer == "Cancel":
@@ -213,10 +202,8 @@ def test_unite_over_capacity(tab, make, secrets):
 def test_drop(tab, make, redis, service, secrets):
     """Once its name is typed, and not before, a filter is dropped, and the list says so; the audit log says by whom."""
     news = make()
-    page = sign_in(tab, secrets["boss"])
-    visit(page, news.name)
-    act(page, "Drop")
-    question = page.get_by_role("dialog")
+    page = visit(sign_in(tab, secrets["boss"]), news.name)
+    question = act(page, "Drop")
     drop = question.get_by_role("button", name="Drop")
     expect(drop).to_be_disabled()
     question.get_by_role("textbox").fill(news.name[:-1])
@@ -248,8 +235,7 @@ def test_drop(tab, make, redis, service, secrets):
 
 def test_many_tried_uris(tab, make, secrets):
     """Their answers scroll in a box of their own, so that the actions stay where they are."""
-    page = sign_in(tab, secrets["boss"])
-    visit(page, make().name)
+    page = visit(sign_in(tab, secrets["boss"]), make().name)
     tops = []
     for count in (5, 203):
         page.get_by_label("URIs, one a line").fill("\n".join(f"https://example.com/{each}" for each in range(count)))
@@ -263,47 +249,24 @@ def test_many_tried_uris(tab, make, secrets):
     assert axe()(page) == []
 
 
-def test_refused(tab, make, secrets):
-    """An action that fails says why, and can be tried again."""
-    name = make().name
-    tab.allow("status of 422")
-    page = sign_in(tab, secrets["boss"])
-    visit(page, name)
-    act(page, "Unite")
-    page.get_by_role("dialog").get_by_role("textbox").fill(name)
-    page.get_by_role("dialog").get_by_role("button", name="Unite").click()
-    expect(outcome(page)).to_have_class("danger")
-    expect(outcome(page)).not_to_be_empty()
-    expect(page.locator("#action-buttons button").first).to_be_enabled()
-
-
 def test_a_long_action(tab, make, archive, secrets):
-    """An action that takes long is asked for again until it is done; meanwhile no other one can be begun."""
-    name = make(archive=archive).name
+    """An action that takes long is asked for again until it is done; meanwhile no other one can be begun.
+
+    What came of it stands on its own filter's page alone.
+    """
+    name, other = make(archive=archive).name, make("other").name
     held = []
     tab.page.route("**/checkpoint", lambda route: held.append(route) if not held else route.continue_())
     tab.allow("ERR_ABORTED")
-    page = sign_in(tab, secrets["boss"])
-    visit(page, name)
-    act(page, "Checkpoint")
-    agree(page, "Checkpoint")
+    page = visit(sign_in(tab, secrets["boss"]), name)
+    agree(act(page, "Checkpoint"), "Checkpoint")
     expect(outcome(page)).to_have_text("Checkpoint is under way …")
     expect(page.locator("#action-buttons button:enabled")).to_have_count(0)
     expect(outcome(page)).to_contain_text("checkpoint 1 is written", timeout=30_000)
     assert tab.requests.count(f"POST /v1/filters/{name}/checkpoint") == 2
     expect(page.locator("#action-buttons button:disabled")).to_have_count(0)
-
-
-def test_the_action_of_another_filter(tab, make, archive, secrets):
-    """What came of an action stands on its own filter's page alone."""
-    news, other = make(archive=archive), make("other")
-    page = sign_in(tab, secrets["boss"])
-    visit(page, news.name)
-    act(page, "Checkpoint")
-    agree(page, "Checkpoint")
-    expect(outcome(page)).to_contain_text("checkpoint 1")
     page.get_by_role("link", name="All filters").click()
-    visit(page, other.name)
+    visit(page, other)
     expect(outcome(page)).to_be_empty()
     assert page.locator("#action-buttons button").all_inner_texts() == ["Unite …", "Drop …"]
 
