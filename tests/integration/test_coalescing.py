@@ -29,6 +29,7 @@ from urifilter_redis import (
     Timeouts,
     UriFilter,
     UriFilterError,
+    drop_filter,
 )
 from urifilter_redis.bloom.digest import shard_of
 from urifilter_redis.engine.steps import Pause
@@ -50,11 +51,13 @@ def asked(call, *items) -> list[asyncio.Task]:
     return [asyncio.create_task(call(item)) for item in items]
 
 
-def through_a_gate(server, monkeypatch, test, **options) -> None:
-    """Run a test with an open filter and a gate: ``test(news, gate)``."""
+def run_test(server, monkeypatch, test, **options) -> None:
+    """Run a test with an open filter and, if it wants one, a gate: ``test(news, gate)``, or ``test(news)``."""
 
     async def run() -> None:
         async with AsyncUriFilter.open("news", redis=server.url, **options) as news:
+            if "gate" not in inspect.signature(test).parameters:
+                return await test(news)
             gate = Gate(monkeypatch)
             try:
                 await test(news, gate)
@@ -64,36 +67,47 @@ def through_a_gate(server, monkeypatch, test, **options) -> None:
     asyncio.run(run())
 
 
-def gated(settings=None, **options):
-    """Make a test of a coroutine function ``test(news, gate)``, which may ask for ``server``, too."""
+def opened(settings=None, **options):
+    """Make a test of a coroutine function ``test(news)``, which may ask for a ``gate`` and for fixtures, too."""
 
     def decorate(test):
-        def run(server, monkeypatch) -> None:
-            create(server, **(settings or {}))
-            more = {"server": server} if "server" in inspect.signature(test).parameters else {}
-            through_a_gate(server, monkeypatch, partial(test, **more), **options)
+        more = [name for name in inspect.signature(test).parameters if name not in {"news", "gate"}]
 
+        def run(**given) -> None:
+            create(given["server"], **(settings or {}))
+            rest = {name: given[name] for name in more}
+            run_test(given["server"], given["monkeypatch"], partial(test, **rest), **options)
+
+        fixtures = dict.fromkeys(["server", "monkeypatch", *more])
+        run.__signature__ = inspect.Signature(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures
+        )
         run.__name__, run.__doc__ = test.__name__, test.__doc__
         return run
 
     return decorate
 
 
-async def sent_alone(call, gate):
-    """Send one call; return its task, and its pipeline at the gate."""
+async def led(call, gate, *items):
+    """Send one call and have others wait behind it; return its task, its pipeline at the gate, and their tasks."""
     leader = asyncio.create_task(call("leader"))
-    return leader, await gate.pipeline()
-
-
-async def behind(news, gate, *items, call=None):
-    """Send one call and have others wait behind it; return their tasks once they are at the gate together."""
-    leader, head = await sent_alone(call or news.insert, gate)
-    tasks = asked(call or news.insert, *items)
+    head = await gate.pipeline()
+    tasks = asked(call, *items)
     await settle()
+    return leader, head, tasks
+
+
+async def behind(news, gate, *items, later=(), call=None):
+    """Likewise; return their tasks once they are at the gate together. Some may be asked a second later."""
+    leader, head, tasks = await led(call or news.insert, gate, *items)
+    if later:
+        await asyncio.sleep(1)
+        tasks += asked(call or news.insert, *later)
+        await settle()
     assert gate.is_empty
     head.go()
     pipeline = await gate.pipeline()
-    await leader
+    assert await leader is (call is None)
     return tasks, pipeline
 
 
@@ -108,6 +122,14 @@ async def all_lost(gate, tasks, pipeline) -> list[BaseException]:
     return ended.result()
 
 
+async def check_unresolved(news, item) -> None:
+    """Check that the answer "new" of one item, and nothing else, is in ``unresolved``, and is had by ``retry=``."""
+    (lost,) = news.unresolved
+    assert (lost.items, lost.answers) == ([item], [True])
+    assert await news.insert(item, retry=lost) is True
+    assert news.unresolved == []
+
+
 def is_told(task) -> bool:
     """Whether the future for which a task waits is done, so that the task runs in the loop's next pass."""
     coroutine = task.get_coro()
@@ -116,7 +138,7 @@ def is_told(task) -> bool:
     return single.told.done()
 
 
-@gated()
+@opened()
 async def test_calls_that_wait_go_together(news, gate):
     """The first call goes at once; those that come meanwhile go in one call, in their order; so do the next."""
     tasks, pipeline = await behind(news, gate, *range(10), 3)
@@ -130,7 +152,7 @@ async def test_calls_that_wait_go_together(news, gate):
     assert news.unresolved == []
 
 
-@gated()
+@opened()
 async def test_the_first_asker_is_new(news, gate):
     """Of tasks that ask for the same item the first is told "new", in one call and over two."""
     tasks, pipeline = await behind(news, gate, "a", "b", "a", "leader", "b")
@@ -140,7 +162,7 @@ async def test_the_first_asker_is_new(news, gate):
     assert await asyncio.gather(*tasks, *later) == [True, True, False, False, False, False, True, False]
 
 
-@gated()
+@opened()
 async def test_a_bad_item_is_its_tasks_alone(news, gate):
     """An item that cannot be filtered is refused before it waits; the others are not held up."""
     tasks, pipeline = await behind(news, gate, "a", float("nan"), "b")
@@ -152,30 +174,27 @@ async def test_a_bad_item_is_its_tasks_alone(news, gate):
     assert bad.indices == [0]
 
 
-def test_an_idle_client_sends_at_once(server, monkeypatch):
-    """A client with nothing under way sends before the task has waited for anything; off, every call does."""
-    create(server)
+@opened()
+async def test_an_idle_client_sends_at_once(news, gate):
+    """A client with nothing under way sends before the task has waited for anything."""
+    task = asyncio.create_task(news.insert("a"))
+    await asyncio.sleep(0)
+    assert not gate.is_empty
+    (await gate.pipeline()).go()
+    assert await task is True
 
-    async def test(news, gate):
-        task = asyncio.create_task(news.insert("a"))
-        await asyncio.sleep(0)
-        assert not gate.is_empty
+
+@opened(coalesce=False)
+async def test_without_coalescing(news, gate):
+    """Every call is sent at once, and alone."""
+    tasks = asked(news.insert, "b", "c")
+    for _ in tasks:
         (await gate.pipeline()).go()
-        assert await task is True
-
-    async def off(news, gate):
-        tasks = asked(news.insert, "b", "c")
-        for _ in tasks:
-            (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks) == [True, True]
-        assert gate.passed == [[1], [1]]
-
-    through_a_gate(server, monkeypatch, test)
-    monkeypatch.undo()
-    through_a_gate(server, monkeypatch, off, coalesce=False)
+    assert await asyncio.gather(*tasks) == [True, True]
+    assert gate.passed == [[1], [1]]
 
 
-@gated({"retention": "ring", "slices": 3, "period": "1d"})
+@opened({"retention": "ring", "slices": 3, "period": "1d"})
 async def test_each_command_and_max_age_has_a_queue(news, gate):
     """Neither ``contains`` nor another ``max_age`` waits for an insert, nor do ``insert_many`` and ``retry=``."""
     calls = [
@@ -200,12 +219,10 @@ async def test_each_command_and_max_age_has_a_queue(news, gate):
     assert gate.passed[-1] == [2]
 
 
-@gated()
+@opened()
 async def test_cancelled_before_the_sending(news, gate):
     """The item leaves the queue: it is not sent, and nothing is unresolved. If all do so, nothing is sent."""
-    leader, head = await sent_alone(news.insert, gate)
-    tasks = asked(news.insert, "a", "b", "c")
-    await settle()
+    leader, head, tasks = await led(news.insert, gate, *"abc")
     tasks[1].cancel()
     head.go()
     pipeline = await gate.pipeline()
@@ -223,7 +240,7 @@ async def test_cancelled_before_the_sending(news, gate):
     assert news.unresolved == []
 
 
-@gated()
+@opened()
 async def test_cancelled_after_the_sending(news, gate):
     """Nobody else's call stops. An answer "new" is in ``unresolved``, "seen" is not; ``retry=`` sends nothing."""
     tasks, pipeline = await behind(news, gate, "a", "b", "leader", "c")
@@ -233,14 +250,11 @@ async def test_cancelled_after_the_sending(news, gate):
     assert [error.items for error in news.unresolved] == [["b"], ["leader"]]
     pipeline.go()
     assert (await tasks[0], await tasks[3]) == (True, True)
-    (lost,) = news.unresolved
-    assert (lost.items, lost.answers) == (["b"], [True])
-    assert await news.insert("b", retry=lost) is True
-    assert news.unresolved == []
+    await check_unresolved(news, "b")
     assert gate.passed == [[1], [4]]
 
 
-@gated()
+@opened()
 async def test_cancelled_as_the_answer_arrives(news, gate):
     """An answer that has arrived, but not in the task, is not lost."""
     tasks, pipeline = await behind(news, gate, "a", "leader")
@@ -252,13 +266,12 @@ async def test_cancelled_as_the_answer_arrives(news, gate):
         assert not task.done()
         task.cancel()
     await asyncio.wait(tasks[:2])
-    (lost,) = news.unresolved
-    assert (lost.items, lost.answers) == (["a"], [True])
+    await check_unresolved(news, "a")
     (await gate.pipeline()).go()
     assert await tasks[2] is True
 
 
-@gated()
+@opened()
 async def test_asked_again_while_it_is_under_way(news, gate):
     """``retry=`` for a cancelled call waits for the call that is under way, and sends nothing of its own."""
     tasks, pipeline = await behind(news, gate, "a", "b")
@@ -274,13 +287,10 @@ async def test_asked_again_while_it_is_under_way(news, gate):
     assert news.unresolved == []
 
 
-@gated()
+@opened()
 async def test_the_leader_is_cancelled(news, gate):
     """Those behind it go on; its own call is unresolved."""
-    leader = asyncio.create_task(news.insert("leader"))
-    await gate.pipeline()
-    tasks = asked(news.insert, "a", "b")
-    await settle()
+    leader, _, tasks = await led(news.insert, gate, "a", "b")
     leader.cancel()
     (await gate.pipeline()).go()
     assert await asyncio.gather(*tasks) == [True, True]
@@ -289,7 +299,7 @@ async def test_the_leader_is_cancelled(news, gate):
     assert await news.insert("leader", retry=lost) is True
 
 
-@gated(timeouts=QUICK)
+@opened(timeouts=QUICK)
 async def test_each_answer_lost_is_its_callers_own(news, gate):
     """It has the caller's item alone. All callers may ask again at once, by any method; each is told as at first."""
     tasks, pipeline = await behind(news, gate, "a", "leader", "b", "a")
@@ -340,10 +350,10 @@ def test_a_retry_that_a_module_answers_in_part(bloom, monkeypatch):
         asked = (news.insert(*each.items, retry=each) for each in errors)
         return asyncio.gather(*asked, return_exceptions=True)
 
-    through_a_gate(bloom, monkeypatch, test, timeouts=QUICK)
+    run_test(bloom, monkeypatch, test, timeouts=QUICK)
 
 
-@gated(timeouts=QUICK)
+@opened(timeouts=QUICK)
 async def test_a_retry_whose_caller_is_cancelled(news, gate):
     """The others that ask again for answers of the same call get them; the cancelled one's is unresolved."""
     errors = await all_lost(gate, *await behind(news, gate, *"abc"))
@@ -352,18 +362,14 @@ async def test_a_retry_whose_caller_is_cancelled(news, gate):
     again[1].cancel()
     pipeline.go()
     assert (await again[0], await again[2]) == (True, True)
-    (lost,) = news.unresolved
-    assert (lost.items, lost.answers) == (["b"], [True])
-    assert await news.insert("b", retry=lost) is True
-    assert news.unresolved == []
+    await check_unresolved(news, "b")
 
 
 @pytest.mark.slow
-@gated(timeouts=LATER)
+@opened(timeouts=LATER)
 async def test_time_counts_from_the_queuing(news, gate):
     """A call that has waited for ``total`` fails, certainly not sent. ``retry=`` sends it."""
-    leader, head = await sent_alone(news.insert, gate)
-    early = asyncio.create_task(news.insert("early"))
+    leader, head, (early,) = await led(news.insert, gate, "early")
     await asyncio.sleep(1)
     late = asyncio.create_task(news.insert("late"))
     with pytest.raises(ServerUnavailable, match=r"not sent, because .* 1\.5 s") as caught:
@@ -381,16 +387,10 @@ async def test_time_counts_from_the_queuing(news, gate):
 
 
 @pytest.mark.slow
-@gated(timeouts=LATER)
+@opened(timeouts=LATER)
 async def test_callers_of_one_call_end_at_their_own_time(news, gate):
     """If replies are lost, who has waited for ``total`` is told; the others, who asked later, wait on."""
-    leader, head = await sent_alone(news.insert, gate)
-    early = asyncio.create_task(news.insert("early"))
-    await asyncio.sleep(1)
-    late = asyncio.create_task(news.insert("late"))
-    await settle()
-    head.go()
-    pipeline = await gate.pipeline()
+    (early, late), pipeline = await behind(news, gate, "early", later=["late"])
     assert pipeline.counts == [2]
     await asyncio.sleep(0.6)
     pipeline.lose()
@@ -399,38 +399,32 @@ async def test_callers_of_one_call_end_at_their_own_time(news, gate):
     pipeline = await gate.pipeline()
     again = asyncio.create_task(news.insert("early", retry=caught.value))
     pipeline.go()
-    assert (await leader, await late, await again) == (True, True, True)
+    assert (await late, await again) == (True, True)
     assert gate.passed == [[1], [2], [2]]
 
 
 @pytest.mark.slow
-@gated(timeouts=LATER)
+@opened(timeouts=LATER)
 async def test_an_item_that_was_never_sent_leaves_its_call(news, gate):
     """Without a connection, who has waited for ``total`` is told that nothing was sent; the others go on without it."""
-    leader, head = await sent_alone(news.insert, gate)
-    tasks = asked(news.insert, "early", "gone")
-    await asyncio.sleep(1)
-    late = asyncio.create_task(news.insert("late"))
-    await settle()
-    head.go()
-    pipeline = await gate.pipeline()
+    (early, gone, late), pipeline = await behind(news, gate, "early", "gone", later=["late"])
     assert pipeline.counts == [3]
-    tasks[1].cancel()
+    gone.cancel()
     await asyncio.sleep(0.6)
     pipeline.refuse()
     with pytest.raises(ServerUnavailable) as caught:
-        await tasks[0]
+        await early
     assert type(caught.value) is ServerUnavailable
     pipeline = await gate.pipeline()
     assert pipeline.counts == [1]
     pipeline.go()
-    assert (await leader, await late) == (True, True)
+    assert await late is True
     gate.shut = False
     assert await news.ages(["early", "gone"]) == [0, 0]
     assert await news.insert("early", retry=caught.value) is True
 
 
-@gated({"shards": 4})
+@opened({"shards": 4})
 async def test_a_shard_that_is_away_holds_up_no_other(news, gate):
     """Callers of the other shards have their answers at the first attempt, and ask on; its own wait for it."""
     items = [f"u{n}" for n in range(40)]
@@ -455,12 +449,10 @@ async def test_a_shard_that_is_away_holds_up_no_other(news, gate):
     assert await asyncio.gather(*tasks, *more) == [True] * 80
 
 
-@gated()
+@opened()
 async def test_closing_sends_what_waits(news, gate):
     """All that was asked before is answered; later calls are refused."""
-    leader, head = await sent_alone(news.insert, gate)
-    tasks = asked(news.insert, "a", "b")
-    await settle()
+    leader, head, tasks = await led(news.insert, gate, "a", "b")
     closing = asyncio.create_task(news.close())
     await settle()
     with pytest.raises(ValueError, match="closed"):
@@ -495,7 +487,7 @@ def test_closing_waits_for_a_call_that_was_sent_alone(server, monkeypatch):
                 "a connection was opened after the end",
             )
 
-    through_a_gate(server, monkeypatch, test)
+    run_test(server, monkeypatch, test)
 
 
 def test_closing_fails_what_cannot_be_sent(make_server):
@@ -542,7 +534,7 @@ def test_the_end_of_the_loop(server, monkeypatch):
     asyncio.run(after())
 
 
-@gated()
+@opened()
 async def test_the_own_task_is_cancelled(news, gate):
     """Callers whose call was under way hear AnswerLost, and retry= gets the answers; those that waited are sent."""
     tasks, _ = await behind(news, gate, "a", "b")
@@ -565,32 +557,26 @@ def own_tasks(name: str) -> list[asyncio.Task]:
 
 
 @pytest.mark.parametrize("passes", range(6))
-def test_an_own_task_is_cancelled_at_any_moment(server, monkeypatch, passes):
+@opened()
+async def test_an_own_task_is_cancelled_at_any_moment(news, gate, passes):
     """Also before it begins and after its answers: nobody who waits hangs, and later calls are sent."""
-    create(server)
-
-    async def test(news, gate):
-        leader, head = await sent_alone(news.insert, gate)
-        tasks = asked(news.insert, "a", "b")
-        await settle()
-        head.go()
-        gate.open()
-        while not own_tasks("._run"):
-            await asyncio.sleep(0)
-        for _ in range(passes):
-            await asyncio.sleep(0)
-        for own in own_tasks("._run"):
-            own.cancel()
-        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
-        errors = [each for each in ended if isinstance(each, UriFilterError)]
-        again = [await news.insert(*error.items, retry=error) for error in errors]
-        assert [each for each in [*ended, *again] if each not in errors] == [True, True]
-        assert await leader is await news.insert("later") is True
-
-    through_a_gate(server, monkeypatch, test)
+    leader, head, tasks = await led(news.insert, gate, "a", "b")
+    head.go()
+    gate.open()
+    while not own_tasks("._run"):
+        await asyncio.sleep(0)
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    for own in own_tasks("._run"):
+        own.cancel()
+    ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    errors = [each for each in ended if isinstance(each, UriFilterError)]
+    again = [await news.insert(*error.items, retry=error) for error in errors]
+    assert [each for each in [*ended, *again] if each not in errors] == [True, True]
+    assert await leader is await news.insert("later") is True
 
 
-@gated(timeouts=QUICK)
+@opened(timeouts=QUICK)
 async def test_an_own_task_that_asks_again_is_cancelled(news, gate):
     """The caller that passed ``retry=`` hears AnswerLost, and can ask again."""
     tasks, pipeline = await behind(news, gate, "a", "b")
@@ -605,7 +591,7 @@ async def test_an_own_task_that_asks_again_is_cancelled(news, gate):
     assert await news.insert("a", retry=error) is True
 
 
-@gated(timeouts=QUICK)
+@opened(timeouts=QUICK)
 async def test_asked_again_while_the_first_attempt_is_under_way(news, gate):
     """The caller waits for the end of that attempt; if it fails, the caller hears the error of its own call."""
     tasks, pipeline = await behind(news, gate, "a", "b")
@@ -620,26 +606,19 @@ async def test_asked_again_while_the_first_attempt_is_under_way(news, gate):
     assert await news.insert("a", retry=mine) is await news.insert("b", retry=other) is True
 
 
-def test_errors_of_the_filter(server):
+@pytest.mark.parametrize("error", [FilterNotFound, ConfigMismatch])
+@opened()
+async def test_errors_of_the_filter(news, server, error):
     """A filter that is gone, or another of its name: each caller hears so, with its own item, and nothing hangs."""
-    create(server)
-
-    async def run(error):
-        async with AsyncUriFilter.open("news", redis=server.url) as news:
-            with UriFilter.open("news", redis=server.url) as other:
-                other.drop()
-            if error is not FilterNotFound:
-                create(server)
-            errors = await asyncio.gather(*asked(news.insert, *"abc"), return_exceptions=True)
-            assert [(type(each), each.items) for each in errors] == [(error, [item]) for item in "abc"]
-            assert news.unresolved == []
-
-    asyncio.run(run(FilterNotFound))
-    create(server)
-    asyncio.run(run(ConfigMismatch))
+    drop_filter("news", redis=server.url)
+    if error is ConfigMismatch:
+        create(server)
+    errors = await asyncio.gather(*asked(news.insert, *"abc"), return_exceptions=True)
+    assert [(type(each), each.items) for each in errors] == [(error, [item]) for item in "abc"]
+    assert news.unresolved == []
 
 
-@gated({"shards": 4})
+@opened({"shards": 4})
 async def test_a_lost_slice_is_its_shards_alone(news, gate, server):
     """Callers whose shard lost its bitmap hear SliceLost; all others have their answers."""
     tasks, pipeline = await behind(news, gate, *(f"u{n}" for n in range(40)), call=news.contains)
@@ -653,23 +632,17 @@ async def test_a_lost_slice_is_its_shards_alone(news, gate, server):
     assert answers.count(False) == 40 - len(lost)
 
 
-def test_growing(server):
+@opened({"capacity": 100, "retention": "growing"})
+async def test_growing(news):
     """A full slice makes the next one, once, while 300 tasks insert; each item is new once."""
-    create(server, capacity=100, retention="growing")
-
-    async def run():
-        async with AsyncUriFilter.open("news", redis=server.url) as news:
-            answers = await asyncio.gather(*asked(news.insert, *(n % 1000 for n in range(2000))))
-            return sum(answers), [slice_.name for slice_ in news.view(0).slices]
-
-    new, slices = asyncio.run(run())
-    assert new == 1000
-    assert len(slices) > 2
+    answers = await asyncio.gather(*asked(news.insert, *(n % 1000 for n in range(2000))))
+    assert sum(answers) == 1000
+    assert len(news.view(0).slices) > 2
 
 
-def test_retried_while_a_slice_is_made(server, monkeypatch):
+@opened({"capacity": 100, "retention": "growing", "shards": 2})
+async def test_retried_while_a_slice_is_made(news, server, monkeypatch):
     """The answer that has arrived is told, also if the call of another shard waits until its next slice is there."""
-    create(server, capacity=100, retention="growing", shards=2)
     grow, begun, may_grow = items.grow, [], []
 
     def slow(*arguments):
@@ -678,31 +651,27 @@ def test_retried_while_a_slice_is_made(server, monkeypatch):
             yield Pause(0.01)
         return (yield from grow(*arguments))
 
-    async def run():
-        async with AsyncUriFilter.open("news", redis=server.url) as news:
-            limit, inserted = server.ask("hmget", "urifilter:{news:0}:meta", "limit", "inserted")
-            room = int(limit) - int(inserted)
-            of_shard = [[], []]
-            for number in range(10 * room):
-                (digest,) = news._session.digester([number])
-                of_shard[shard_of(digest, 2)].append(number)
-            full, other = of_shard
-            await news.insert_many(full[:room])
-            leader, cancelled, waits = asked(news.insert, other[0], other[1], full[room])
-            async with asyncio.timeout(PATIENCE):
-                while not begun:
-                    await asyncio.sleep(0.01)
-            cancelled.cancel()
-            await asyncio.wait([cancelled])
-            (lost,) = news.unresolved
-            try:
-                assert await news.insert(other[1], retry=lost) is True
-            finally:
-                may_grow.append(True)
-            assert await asyncio.gather(leader, waits) == [True, True]
-
     monkeypatch.setattr(items, "grow", slow)
-    asyncio.run(run())
+    limit, inserted = server.ask("hmget", "urifilter:{news:0}:meta", "limit", "inserted")
+    room = int(limit) - int(inserted)
+    of_shard = [[], []]
+    for number in range(10 * room):
+        (digest,) = news._session.digester([number])
+        of_shard[shard_of(digest, 2)].append(number)
+    full, other = of_shard
+    await news.insert_many(full[:room])
+    leader, cancelled, waits = asked(news.insert, other[0], other[1], full[room])
+    async with asyncio.timeout(PATIENCE):
+        while not begun:
+            await asyncio.sleep(0.01)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    (lost,) = news.unresolved
+    try:
+        assert await news.insert(other[1], retry=lost) is True
+    finally:
+        may_grow.append(True)
+    assert await asyncio.gather(leader, waits) == [True, True]
 
 
 def test_a_refused_call_that_runs_late(make_server):
@@ -742,14 +711,12 @@ def test_a_refused_caller_that_does_not_come_back(make_server, monkeypatch):
         gate.shut = False
         assert await news.insert("a", retry=errors[0]) is True
         assert await news.insert("b") is False
-        (lost,) = news.unresolved
-        assert await news.insert("b", retry=lost) is True
-        assert news.unresolved == []
+        await check_unresolved(news, "b")
 
-    through_a_gate(server, monkeypatch, test)
+    run_test(server, monkeypatch, test)
 
 
-@gated({"retention": "ring", "slices": 3, "period": "1d"})
+@opened({"retention": "ring", "slices": 3, "period": "1d"})
 async def test_time_passes(news, gate, server):
     """Calls that were sent together turn a ring whose period is over, after they have told their callers."""
     tasks, pipeline = await behind(news, gate, *"abc")
@@ -800,28 +767,24 @@ def test_asked_again_in_another_loop(server, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child(server, monkeypatch):
+@opened()
+async def test_a_forked_child(news, gate, monkeypatch):
     """It has no call of its parent's: it asks its own, and the parent's go on."""
-    create(server)
 
-    async def test(news, gate):
-        tasks, pipeline = await behind(news, gate, *"abc")
-        waiting = asked(news.insert, *"de")
-        await settle()
-        answers = await asyncio.to_thread(in_child, lambda: ask_alone(news))
-        assert answers == ([True] * 20, [])
-        pipeline.go()
-        (await gate.pipeline()).go()
-        assert await asyncio.gather(*tasks, *waiting) == [True] * 5
-
-    def ask_alone(news):
+    def ask_alone():
         monkeypatch.undo()
-        return asyncio.run(ask(news))
+        return asyncio.run(ask())
 
-    async def ask(news):
+    async def ask():
         return await asyncio.gather(*asked(news.insert, *range(20))), news.unresolved
 
-    through_a_gate(server, monkeypatch, test)
+    tasks, pipeline = await behind(news, gate, *"abc")
+    waiting = asked(news.insert, *"de")
+    await settle()
+    assert await asyncio.to_thread(in_child, ask_alone) == ([True] * 20, [])
+    pipeline.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(*tasks, *waiting) == [True] * 5
 
 
 def test_copies(server, monkeypatch):
@@ -846,26 +809,21 @@ def test_copies(server, monkeypatch):
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_cancellation_is_never_swallowed(server, steps):
+@opened()
+async def test_a_cancellation_is_never_swallowed(news, steps):
     """A task that is cancelled at any step of its call ends as cancelled, and ``retry=`` has its answer."""
-    create(server)
-
-    async def run():
-        async with AsyncUriFilter.open("news", redis=server.url) as news:
-            assert await news.insert_many(["open a connection"]) == [True]
-            task = asyncio.create_task(news.insert("a"))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            if task.done():  # the answer was quicker
-                return
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            lost = news.unresolved
-            assert [each.items for each in lost] == ([["a"]] if lost else [])
-            assert await news.insert_many(["a"], retry=lost[0] if lost else None) == [True]
-
-    asyncio.run(run())
+    assert await news.insert_many(["open a connection"]) == [True]
+    task = asyncio.create_task(news.insert("a"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if task.done():  # the answer was quicker
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    lost = news.unresolved
+    assert [each.items for each in lost] == ([["a"]] if lost else [])
+    assert await news.insert_many(["a"], retry=lost[0] if lost else None) == [True]
 
 
 async def answer(news, item, retry=None) -> bool:
