@@ -16,8 +16,7 @@ from urifilter_redis.engine.near_cache import NearCache, NearCacheSettings, near
 class Clock:
     """A clock that stands still until a test moves it."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -28,6 +27,12 @@ def clock():
     return Clock()
 
 
+@pytest.fixture
+def near(clock):
+    """A cache that never is full."""
+    return NearCache(100, 60, clock)
+
+
 def learn(near, *digests, ages=None, least=0) -> None:
     near.end(near.begin(list(digests)), [1] * len(digests) if ages is None else ages, least)
 
@@ -36,9 +41,8 @@ def names(*numbers) -> list[bytes]:
     return [b"%016d" % number for number in numbers]
 
 
-def test_held_until_its_time_is_over(clock):
+def test_held_until_its_time_is_over(near, clock):
     """A digest is known for at least half of the time, and for no longer than the whole."""
-    near = NearCache(100, 60, clock)
     learn(near, b"a")
     clock.now += 29.9
     learn(near, b"b")
@@ -49,9 +53,8 @@ def test_held_until_its_time_is_over(clock):
     assert near.find([b"a", b"b"]) == [False, False]
 
 
-def test_time_counts_from_the_sending(clock):
+def test_time_counts_from_the_sending(near, clock):
     """An answer that was long on its way is held no longer for that: it tells of the time at which it was given."""
-    near = NearCache(100, 60, clock)
     question = near.begin([b"a"])
     clock.now += 50
     near.end(question, [1], 0)
@@ -77,9 +80,8 @@ def test_time_counts_from_the_sending_also_in_a_new_generation(clock):
     assert near.find([b"a"]) == [False]
 
 
-def test_a_hit_prolongs_nothing(clock):
+def test_a_hit_prolongs_nothing(near, clock):
     """A digest that is found again and again is asked about again after its time."""
-    near = NearCache(100, 60, clock)
     learn(near, b"a")
     for _ in range(59):
         clock.now += 1
@@ -110,16 +112,14 @@ def test_bounded(sizes, limit):
 
 
 @pytest.mark.parametrize(("least", "known"), [(0, [False, True, True]), (1, [False, False, True])])
-def test_answers_that_say_seen(clock, least, known):
+def test_answers_that_say_seen(near, least, known):
     """An answer below the least is not taken in: neither "in flight" (-1), nor "not seen" of a question."""
-    near = NearCache(100, 60, clock)
     learn(near, b"a", b"b", b"c", ages=[-1, 0, 3], least=least)
     assert near.find([b"a", b"b", b"c"]) == known
 
 
-def test_no_answers(clock):
+def test_no_answers(near):
     """A call without an answer, or with too few, teaches nothing."""
-    near = NearCache(100, 60, clock)
     for ages in ([], [1]):
         learn(near, b"a", b"b", ages=ages)
     near.end(near.begin([]), [], 0)
@@ -127,9 +127,8 @@ def test_no_answers(clock):
     assert near._in_flight == {}
 
 
-def test_forgotten_while_on_its_way(clock):
+def test_forgotten_while_on_its_way(near):
     """An answer that was on its way when anything was forgotten is not taken in; a later one is."""
-    near = NearCache(100, 60, clock)
     learn(near, b"a", b"b")
     before = near.begin([b"c"])
     near.forget([b"a"])
@@ -198,14 +197,9 @@ def test_a_forked_child_begins_anew():
 @pytest.mark.parametrize(
     ("wish", "text"),
     [
-        ({"entries": -1}, "near_cache is"),
         ({"entries": 1}, "from 2 up"),
-        ({"entries": True}, "near_cache is"),
-        ({"entries": 1e5}, "near_cache is"),
-        ({"seconds": 0}, "near_cache_seconds is"),
-        ({"seconds": float("nan")}, "near_cache_seconds is"),
-        ({"seconds": float("inf")}, "near_cache_seconds is"),
-        ({"seconds": "60"}, "near_cache_seconds is"),
+        *(({"entries": number}, "near_cache is") for number in (-1, True, 1e5)),
+        *(({"seconds": number}, "near_cache_seconds is") for number in (0, float("nan"), float("inf"), "60")),
     ],
 )
 def test_impossible_wishes(wish, text):
