@@ -93,10 +93,9 @@ def test_half_made(any_server, then):
         if b"phase" in meta_fields(any_server, "news:0"):
             begun += 1
             if then != "drop":
-                again = UriFilter.open("news", redis=any_server.url) if then == "open" else None
-                again = again or UriFilter.create("news", redis=any_server.url, **SETTINGS)
-                assert again.insert_ages(range(100)).count(0) == 100
-                again.close()
+                finish, settings = (UriFilter.open, {}) if then == "open" else (UriFilter.create, SETTINGS)
+                with finish("news", redis=any_server.url, **settings) as again:
+                    assert again.insert_ages(range(100)).count(0) == 100
                 assert tags(any_server) == SPREAD
         drop_filter("news", redis=any_server.url)
         assert tags(any_server) == set()
