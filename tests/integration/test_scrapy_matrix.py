@@ -7,6 +7,7 @@ the site anew fetches those that are new for it.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,8 @@ class Case:
 
     Attributes:
         failed: the pages that failed: new for the next crawl, and with claims rejected.
-        new: the pages that are new for the next crawl in any case: nobody has asked about them.
+        new: the pages that are new for the next crawl in any case: nobody has asked about them, or they are forbidden.
+        exact: how often each crawl fetches some pages, and some of its stats.
     """
 
     pages: dict[str, Page]
@@ -42,6 +44,7 @@ class Case:
     settings: dict[str, object] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     new: set[str] = field(default_factory=set)
+    exact: dict[str, int] = field(default_factory=dict)
 
 
 def page(path, *links, **more):
@@ -49,6 +52,8 @@ def page(path, *links, **more):
 
 
 OUT = "http://localhost:{port}"
+ROBOTS = "User-agent: *\nDisallow: /bad.html\n"
+CYCLE = {f"/{one}.html": page(one, f"/{two}.html") for one, two in itertools.pairwise(["index", *"abcdefghi", "index"])}
 CASES = {
     "redirect to a page that was seen": Case(
         star(3, "/moved.html", "/to_start.html",
@@ -102,6 +107,19 @@ CASES = {
         "OtherSites",
         new={"/plain.html", "/unfiltered.html", "/allowed.html"},
     ),
+    "many links to a page that fails": Case(
+        star(100, "/bad.html", more=(Page("/bad.html", 500),)), failed={"/bad.html"}, exact={"/bad.html": 2}
+    ),
+    "many links to a host that refuses": Case(star(100, "http://127.0.0.1:1/bad.html")),
+    "many links to a page that robots.txt forbids": Case(
+        star(100, "/bad.html", more=(Page("/robots.txt", text=ROBOTS), page("bad"))),
+        settings={"ROBOTSTXT_OBEY": True},
+        new={"/bad.html", "/robots.txt"},
+        exact={"/bad.html": 0, "robotstxt/forbidden": 1},
+    ),
+    "a cycle of pages that pass on their meta": Case(  # which does not say that a request is a start
+        CYCLE, "CopyMeta", {"CLOSESPIDER_PAGECOUNT": 100}, exact=dict.fromkeys(CYCLE, 1)
+    ),
     "depth": Case(star(3, "/deep.html", more=(page("deep"),)), settings={"DEPTH_LIMIT": 1}, new={"/deep.html"}),
 }  # fmt: skip
 
@@ -131,7 +149,9 @@ def test_as_with_scrapys_own_filter(any_server, tmp_path, name, claims):
         with Served(pages=pages, port=port) as site:
             stats = Crawl(site.url, spider=case.spider, domains=["127.0.0.1"], **settings).stats()
             saw = {name: count for name, count in stats.items() if name.startswith("saw/")}
-            told.append((site.counts(), saw, stats["finish_reason"]))
+            told.append((site.counts(), saw, stats["finish_reason"], stats["downloader/request_count"]))
+            exact = {**dict.fromkeys(case.exact, 0), **stats, **site.counts()}
+            assert {each: exact[each] for each in case.exact} == case.exact
             if made:
                 before = Counter(site.fetched("127.0.0.1:" + str(port)) + site.fetched("127.0.0.1"))
                 found = [site.at("127.0.0.1", path) for path in pages]
