@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
-from support.scrapy_crawl import Crawl, ours
+from support.scrapy_crawl import Crawl, check, ours
 from support.servers import PATIENCE, free_port, wait_until
 from support.site import Page, Served, star
 
@@ -222,10 +221,7 @@ def test_a_crawl_that_is_stopped(any_server):
         assert set(site.fetched()) < site.pages.keys()
         again = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server)).stats()
         assert again["urifilter/taken_up"] == stats["urifilter/kept"]
-        fetched = Counter(site.fetched())
-        assert fetched.keys() == site.pages.keys()
-        twice = {path for path, times in fetched.items() if times > 1 and not site.pages[path].has_failed}
-        assert {path for path in twice if not site.pages[path].location} <= {site.start}
+        check(site, site.url, stopped=True)
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C twice", "kill"])
@@ -261,12 +257,7 @@ def test_two_spiders_of_a_process(any_server, claims):
         starts = [site.url, site.at("127.0.0.1", "/part1/1.html")]
         stats = Crawl(*starts, domains=["127.0.0.1"], count=2, **ours(any_server, claims=claims)).stats()
         assert stats["finish_reason"] == "finished"
-        fetched = Counter(site.fetched())
-        assert fetched.keys() == site.pages.keys()
-        twice = [site.pages[path] for path, times in fetched.items() if times > 1]
-        assert [
-            each for each in twice if not each.has_failed and each.path not in {"/part0/0.html", "/part1/1.html"}
-        ] == []
+        check(site, *starts)
 
 
 def test_one_of_three_is_killed(any_server, tmp_path):
@@ -280,19 +271,3 @@ def test_one_of_three_is_killed(any_server, tmp_path):
         assert [each.stats()["finish_reason"] for each in crawls[1:]] == ["finished"] * 2
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
         assert [each for each in twice if not each.has_failed and not each.location and each.path not in starts] == []
-
-
-@pytest.mark.nightly
-@claims_or_not
-def test_redis_is_away_for_a_minute(make_server, claims):
-    """The crawl goes on, and fetches every page."""
-    server = make_server(appendonly="yes", appendfsync="always")
-    with Served(count=300, delay=0.02) as site:
-        running = Crawl(site.url, domains=["127.0.0.1"], **ours(server, claims=claims, URIFILTER_TIMEOUT=0.5))
-        wait_until(lambda: len(site.fetched()) > 50, "nothing is fetched")
-        server.kill()
-        wait_until(lambda: "(URIFILTER_ON_ERROR)" in running.log(), "it does not see that Redis is away")
-        time.sleep(60)
-        server.start()
-        assert running.stats()["finish_reason"] == "finished"
-        assert set(site.fetched()) == site.pages.keys()
