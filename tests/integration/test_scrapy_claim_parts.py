@@ -12,7 +12,8 @@ from functools import partial
 
 import pytest
 
-scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+# before 2.15, Scrapy runs coroutines in a reactor only
+scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not installed: pip install '.[scrapy]'")
 
 from scrapy import signals  # noqa: E402
 from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
@@ -20,8 +21,6 @@ from scrapy.http import FormRequest, JsonRequest  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from support.scrapy_parts import A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
-from support.scrapy_parts import run as run_parts  # noqa: E402
-from twisted.python.failure import Failure  # noqa: E402
 
 from urifilter_redis import AsyncClaims, Claim, ServerUnavailable, UriFilter  # noqa: E402
 from urifilter_redis.scrapy import UriSpiderMiddleware  # noqa: E402
@@ -29,12 +28,7 @@ from urifilter_redis.scrapy.link import Answer  # noqa: E402
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.payloads import kept_of, text_of, to_request, url_of  # noqa: E402
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
-    ),
-]
+pytestmark = pytest.mark.slow
 
 CLAIM = {"URIFILTER_CLAIM": True, "URIFILTER_KEY": "url", "URIFILTER_LEASE": 5, "URIFILTER_CLAIM_DELAY": 0}
 
@@ -43,9 +37,8 @@ def crawl(server, **settings):
     return crawler_of(server, Spider, **(CLAIM | settings))
 
 
-#: An async test, or another function, of the parts of a crawl with claims.
+#: An async test of the parts of a crawl with claims.
 in_a_crawl = partial(in_any_crawl, spider=Spider, **CLAIM)
-run = partial(run_parts, spider=Spider, **CLAIM)
 
 
 def state(server, url) -> str:
@@ -55,12 +48,6 @@ def state(server, url) -> str:
     return {0: "new", -1: "in flight"}.get(age, "committed")
 
 
-def left(server) -> dict:
-    """What a crawl has left: claims by their items."""
-    with UriFilter.open("news", redis=server.url) as news, news.claims(lease=5) as mine:
-        return {claim.item: claim for claim in mine.reclaim()}
-
-
 @contextlib.contextmanager
 def another(server):
     """Another crawl's claims."""
@@ -68,13 +55,14 @@ def another(server):
         yield mine
 
 
+def left(server) -> dict:
+    """What a crawl has left: claims by their items."""
+    with another(server) as mine:
+        return {claim.item: claim for claim in mine.reclaim()}
+
+
 def payload(url, name="spider", **fields):
     return json.dumps({"spider": name, "request": {"url": url, **fields}})
-
-
-def reached(parts, request):
-    """A request reaches the downloader."""
-    parts.crawler.signals.send_catch_log(signals.request_reached_downloader, request=request, spider=None)
 
 
 @in_a_crawl()
@@ -82,20 +70,15 @@ async def test_committed_once_all_was_handled(parts, any_server):
     """A page is in flight until its output has ended, its links are answered, and its items have left the pipelines."""
     response = parts.response(await parts.begun(scrapy.Request(A)))
     assert state(any_server, A) == "in flight"
-    link, unfiltered = scrapy.Request(B), scrapy.Request(C, dont_filter=True)
-
-    async def result():
-        for each in (link, unfiltered, {"an": "item"}):
-            yield each
-
-    assert len([each async for each in parts.middleware.process_spider_output(response, result())]) == 3
-    for each in (link, unfiltered):
+    output = scrapy.Request(B), scrapy.Request(C, dont_filter=True), {"an": "item"}
+    assert len([each async for each in parts.passed(response, *output)]) == 3
+    for each in output[:2]:
         await parts.answered()
         assert (state(any_server, A), state(any_server, C)) == ("in flight", "new")
-        parts.crawler.engine.crawl(each)
+        parts.enqueue(each)
     await parts.answered()
     assert (state(any_server, A), state(any_server, B)) == ("in flight", "in flight")
-    parts.crawler.signals.send_catch_log(signals.item_scraped, item={}, response=response, spider=None)
+    parts.tell(signals.item_scraped, item={}, response=response)
     await parts.answered()
     assert (state(any_server, A), state(any_server, B)) == ("committed", "in flight")
     assert parts.stats.get_value("urifilter/committed") == 1
@@ -105,21 +88,11 @@ async def test_committed_once_all_was_handled(parts, any_server):
 @in_a_crawl()
 async def test_a_link_that_is_dropped(parts, any_server, how):
     """Its page is committed: at once if a signal's handler drops it, else as the spider is idle."""
-
-    def refuse(request):
-        if request.url == B:
-            raise IgnoreRequest
-
-    parts.crawler.signals.connect(refuse, signals.request_scheduled)
-    response = parts.response(await parts.begun(scrapy.Request(A)))
-
-    async def result():
-        yield link
-
-    link = scrapy.Request(B)
-    assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
+    parts.refuse(B)
+    response, link = parts.response(await parts.begun(scrapy.Request(A))), scrapy.Request(B)
+    assert [each async for each in parts.passed(response, link)] == [link]
     if how == "a handler":
-        parts.crawler.engine.crawl(link)
+        parts.enqueue(link)
     await parts.answered()
     if how == "a middleware":
         assert state(any_server, A) == "in flight"
@@ -133,19 +106,12 @@ async def test_a_link_that_is_dropped(parts, any_server, how):
 async def test_what_failed_is_offered_again(parts, any_server, how):
     """A failure is counted for a download that failed and a callback that raised, and not for one that closes."""
     request = await parts.begun(scrapy.Request(A))
-    if how == "exception":
-        await parts.failed(request, OSError())
-    elif how == "pipeline":
-        response = parts.response(request)
-        await parts.yielded(response, {"an": "item"})
-        told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
-        parts.crawler.signals.send_catch_log(signals.item_error, **told)
+    if how == "closes":
+        await parts.fetched(request, CloseSpider())
     elif how == "vanished":  # a middleware has made another request of it, for example
         parts.crawl.fetches.end_all(parts.crawl.fetches.of(request).outcome)
     else:
-        error = [CloseSpider() if how == "closes" else KeyError()]
-        output = {"status": [], "half-way": [scrapy.Request(A), *error]}.get(how, error)
-        await parts.fetched(request, *output, status=503 if how == "status" else 200)
+        await parts.fails(request, how, scrapy.Request(A))
     await parts.answered()
     assert parts.crawl.link.held == set()
     claim = left(any_server)[A]
@@ -159,7 +125,7 @@ async def test_ignored(parts, any_server, sent):
     """Before its download, as by robots.txt, the address is new for others; after it, the page has failed."""
     request = await parts.begun(scrapy.Request(A))
     if sent:
-        reached(parts, request)
+        parts.tell(signals.request_reached_downloader, request=request)
     await parts.failed(request, IgnoreRequest())
     assert await parts.found(scrapy.Request(A)) == []
     assert parts.crawl.link.held == set()
@@ -219,12 +185,7 @@ def test_an_idle_spider_takes_over(any_server):
 @in_a_crawl()
 async def test_taken_over_and_dropped(parts, any_server):
     """A page that a signal's handler drops, of another site for example, is left to others for ten minutes."""
-
-    def refuse(request):
-        if request.url == A:
-            raise IgnoreRequest
-
-    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    parts.refuse(A)
     with another(any_server) as mine:
         mine.claim(A, payload=payload(A))
     assert not await parts.idle()
@@ -295,6 +256,7 @@ async def test_rejected_by_the_failures_of_others(parts, any_server):
     ("text", "stat"),
     [
         (payload(A, "another spider"), None),
+        (None, None),
         ("no JSON", "urifilter/unreadable"),
         (payload(A, callback="missing"), "urifilter/unreadable"),
         (payload(A, _class="os.path.join"), "urifilter/unreadable"),
@@ -303,24 +265,15 @@ async def test_rejected_by_the_failures_of_others(parts, any_server):
 )
 @in_a_crawl()
 async def test_not_for_this_spider(parts, any_server, text, stat):
-    """A page that this spider cannot fetch is left to others for ten minutes; the spider does not wait for it."""
+    """What this spider cannot fetch is left to others for ten minutes; the spider does not wait for it."""
+    item, more = (A, {"payload": text}) if text else ({"a": [1]}, {})  # an item of another tool may be no text
     with another(any_server) as mine:
-        mine.claim(A, payload=text)
+        mine.claim(item, **more)
     assert not await parts.idle()
-    assert state(any_server, A) == "in flight"
+    assert state(any_server, item) == "in flight"
     assert parts.crawl.link.held == set()
     assert stat is None or parts.stats.get_value(stat) == 1
     assert left(any_server) == {}
-
-
-@in_a_crawl()
-async def test_an_item_of_no_spider(parts, any_server):
-    """An item of another tool, which is no text, is left alone."""
-    with another(any_server) as mine:
-        mine.claim({"a": [1]})
-    assert not await parts.idle()
-    assert parts.crawl.link.held == set()
-    assert state(any_server, {"a": [1]}) == "in flight"
 
 
 @in_a_crawl(URIFILTER_CLAIM_LAPSES=2)
@@ -535,7 +488,7 @@ async def test_a_retry_keeps_the_claim(parts, any_server, of):
     if of == "callback":
         await parts.fetched(request, retry)
     else:
-        parts.crawler.engine.crawl(retry)
+        parts.enqueue(retry)
     assert state(any_server, A) == "in flight"
     (retry,) = parts.waiting()
     await parts.fetched(retry)
@@ -547,7 +500,7 @@ async def test_a_copy_in_an_inline_download(parts, any_server):
     """A callback that downloads its own page again by the engine has the page in flight until it has finished."""
     request = await parts.begun(scrapy.Request(A))
     response = parts.response(request)
-    reached(parts, request.replace(dont_filter=True))
+    parts.tell(signals.request_reached_downloader, request=request.replace(dont_filter=True))
     assert parts.crawl.link.held == {A}
     await parts.yielded(response)
     assert state(any_server, A) == "committed"
@@ -589,13 +542,8 @@ async def test_a_start_of_others(parts, any_server, dont_filter):
 @in_a_crawl()
 async def test_a_request_that_vanished(parts, any_server):
     """If a handler drops a retry, an idle spider does not keep the page: it has failed."""
-
-    def refuse(request):
-        if request.dont_filter and request.url == A:
-            raise IgnoreRequest
-
     request = await parts.begun(scrapy.Request(A))
-    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    parts.refuse(A)
     assert await parts.found(request.replace(dont_filter=True)) == []
     await parts.answered()
     assert parts.crawl.link.held == set()
@@ -607,9 +555,8 @@ async def test_a_request_that_vanished(parts, any_server):
 async def test_a_spider_that_stops(parts, any_server):
     """All that it has in flight is offered at once, without a failure or lapse."""
     await parts.begun(scrapy.Request(A))
-    parts.crawler.engine.crawl(scrapy.Request(B))
-    await parts.answered()
-    parts.crawler.engine.crawl(scrapy.Request(C))
+    await parts.queued(scrapy.Request(B))
+    parts.enqueue(scrapy.Request(C))
     yield
     found = left(any_server)
     assert found.keys() == {A, B, C}
@@ -627,70 +574,67 @@ async def test_a_look_as_the_spider_stops(parts, any_server):
     assert left(any_server).keys() == {A}
 
 
-@pytest.mark.parametrize("share", [1, 2])
-def test_shared(any_server, share):
+@pytest.mark.parametrize(("share", "settings"), [(each, {"URIFILTER_SHARE": each}) for each in (1, 2)])
+@in_a_crawl()
+async def test_shared(parts, any_server, share, settings):
     """Pages beyond URIFILTER_SHARE are offered at once, with their requests; what nobody takes comes back."""
-
-    async def test(parts):
-        more = {"callback": parts.crawler.spider.about, "cb_kwargs": {"depth": 1}, "method": "POST", "body": b"\xff"}
-        links = [scrapy.Request(f"https://example.com/{n}", **more) for n in range(5)]
-        items = [parts.item(each) for each in links]
-        parts.crawler.engine.crawl(scrapy.Request(A))
-        await parts.answered()
-        await parts.fetched(parts.scheduler.next_request(), *links)
-        assert state(any_server, A) == "committed"
-        with another(any_server) as mine:
-            found = {claim.item: claim for claim in mine.reclaim()}
-            assert found.keys() == set(items[share:])
-            assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
-            taken = to_request(found[items[4]].payload, parts.crawler.spider)
-            assert {name: getattr(taken, name) for name in more} == more
-            mine.commit(items[4:])
-            mine.release(items[share:4])
-        calls = parts.stats.get_value("urifilter/calls")
-        for each in links:
-            parts.crawler.engine.crawl(each.copy())
-        await parts.answered()
-        assert parts.stats.get_value("urifilter/calls") == calls
-        fetched = []
-        while len(fetched) < 4:
-            begun = parts.waiting()
-            assert len(begun) <= share
-            for each in begun:
-                fetched.append(parts.item(each))
-                await parts.fetched(each)
-            await asyncio.sleep(0.01)
-        assert sorted(fetched) == sorted(items[:4])
-        stats = parts.stats.get_stats()
-        assert (stats["urifilter/shared"], stats["urifilter/reclaimed"]) == (5 - share, 4 - share)
-        while await parts.idle():
-            pass
-        return items
-
-    items = run(any_server, test, URIFILTER_SHARE=share)
+    more = {"callback": parts.crawler.spider.about, "cb_kwargs": {"depth": 1}, "method": "POST", "body": b"\xff"}
+    links = [scrapy.Request(f"https://example.com/{n}", **more) for n in range(5)]
+    items = [parts.item(each) for each in links]
+    await parts.queued(scrapy.Request(A))
+    await parts.fetched(parts.scheduler.next_request(), *links)
+    assert state(any_server, A) == "committed"
+    with another(any_server) as mine:
+        found = {claim.item: claim for claim in mine.reclaim()}
+        assert found.keys() == set(items[share:])
+        assert {(claim.failures, claim.lapses) for claim in found.values()} == {(0, 0)}
+        taken = to_request(found[items[4]].payload, parts.crawler.spider)
+        assert {name: getattr(taken, name) for name in more} == more
+        mine.commit(items[4:])
+        mine.release(items[share:4])
+    calls = parts.stats.get_value("urifilter/calls")
+    await parts.queued(*(each.copy() for each in links))
+    assert parts.stats.get_value("urifilter/calls") == calls
+    fetched = []
+    while len(fetched) < 4:
+        begun = parts.waiting()
+        assert len(begun) <= share
+        for each in begun:
+            fetched.append(parts.item(each))
+            await parts.fetched(each)
+        await asyncio.sleep(0.01)
+    assert sorted(fetched) == sorted(items[:4])
+    stats = parts.stats.get_stats()
+    assert (stats["urifilter/shared"], stats["urifilter/reclaimed"]) == (5 - share, 4 - share)
+    while await parts.idle():
+        pass
+    yield
     assert [state(any_server, item) for item in items] == ["committed"] * 5
     assert left(any_server) == {}
 
 
-@pytest.mark.parametrize("what", ["starts", "again", "address alone", "redirects", "no setting"])
-def test_not_shared(any_server, what):
+@pytest.mark.parametrize(
+    ("what", "settings"),
+    [
+        *((each, {"URIFILTER_SHARE": 1}) for each in ("starts", "again", "address alone", "redirects")),
+        ("no setting", {}),
+    ],
+)
+@in_a_crawl()
+async def test_not_shared(parts, what, settings):
     """A spider keeps what it must fetch itself, and what others could not fetch as it does."""
-
-    async def test(parts):
-        if what == "redirects":
-            begun = [await parts.begun(scrapy.Request(A)), *(await parts.found(scrapy.Request(B)))]
-            found = await parts.found(*(redirected(each, f"{each.url}/moved") for each in begun))
-        elif what == "starts":
-            found = await parts.started(*map(scrapy.Request, (A, B)))
-        else:
-            how = {"again": {"meta": {"urifilter": "again"}}, "address alone": {"callback": lambda _: None}}
-            found = await parts.found(*(scrapy.Request(each, **how.get(what, {})) for each in (A, B)))
-        assert len(found) == 2
-        assert parts.stats.get_value("urifilter/shared") is None
-        if what == "no setting":  # a spider that runs low looks for nothing
-            assert parts.crawl.reclaiming._task is None
-
-    run(any_server, test, **({"URIFILTER_SHARE": 1} if what != "no setting" else {}))
+    if what == "redirects":
+        begun = [await parts.begun(scrapy.Request(A)), *(await parts.found(scrapy.Request(B)))]
+        found = await parts.found(*(redirected(each, f"{each.url}/moved") for each in begun))
+    elif what == "starts":
+        found = await parts.started(*map(scrapy.Request, (A, B)))
+    else:
+        how = {"again": {"meta": {"urifilter": "again"}}, "address alone": {"callback": lambda _: None}}
+        found = await parts.found(*(scrapy.Request(each, **how.get(what, {})) for each in (A, B)))
+    assert len(found) == 2
+    assert parts.stats.get_value("urifilter/shared") is None
+    if what == "no setting":  # a spider that runs low looks for nothing
+        assert parts.crawl.reclaiming._task is None
 
 
 @in_a_crawl(URIFILTER_SHARE=1)
@@ -699,8 +643,7 @@ async def test_shared_items_that_are_forgotten(parts, any_server, monkeypatch):
     monkeypatch.setattr("urifilter_redis.scrapy.outcomes.MOST_SHARED", 1)
     links = [scrapy.Request(each) for each in (A, B, C)]
     for each in (*links, links[1].copy()):
-        parts.crawler.engine.crawl(each)
-        await parts.answered()
+        await parts.queued(each)
     assert parts.stats.get_value("urifilter/shared") == 3
     yield
     assert left(any_server).keys() == {A, B, C}
@@ -717,8 +660,7 @@ def test_found_while_redis_is_away(make_server, on_error):
             response = parts.response(await parts.begun(scrapy.Request(A)))
             server.kill()
             page = asyncio.ensure_future(parts.yielded(response, scrapy.Request(C)))
-            while not parts.crawl.link.away:
-                await asyncio.sleep(0.01)
+            await parts.until(lambda: parts.crawl.link.away)
             assert parts.stats.get_value("urifilter/committed") is None
             crawler.engine.running = False
             server.start()
@@ -735,14 +677,9 @@ async def test_links_that_cannot_be_told(parts, any_server):
     """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
     request = await parts.begun(scrapy.Request(A))
     parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
-    response = parts.response(request)
-
-    async def result():
-        yield link
-
-    link = scrapy.Request(C)
-    assert [each async for each in parts.middleware.process_spider_output(response, result())] == [link]
-    parts.crawler.engine.crawl(link)
+    response, link = parts.response(request), scrapy.Request(C)
+    assert [each async for each in parts.passed(response, link)] == [link]
+    parts.enqueue(link)
     yield
     assert left(any_server).keys() == {A}
 

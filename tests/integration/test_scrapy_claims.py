@@ -6,11 +6,9 @@ import importlib.util
 from collections import Counter
 
 import pytest
-from support.scrapy_crawl import Crawl, ours
+from support.scrapy_crawl import Crawl, check, check_committed, in_flight, ours
 from support.servers import wait_until
 from support.site import Served, star
-
-from urifilter_redis import UriFilter
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("scrapy") is None, reason="Scrapy is not installed"),
@@ -20,21 +18,6 @@ pytestmark = [
 
 def settings(server, **more):
     return ours(server, claims=True, **{"URIFILTER_CLAIM_DELAY": 1, "URIFILTER_CLAIM_FAILURES": 2} | more)
-
-
-def in_flight(server) -> int:
-    return server.client().hlen("urifilter:{news:0}:leases")
-
-
-def check_committed(server, site) -> None:
-    """Every page of the site is committed, and nothing is in flight."""
-    from scrapy import Request
-    from scrapy.utils.request import fingerprint
-
-    assert in_flight(server) == 0
-    with UriFilter.open("news", redis=server.url) as news:
-        seen = news.contains_many([fingerprint(Request(site.at("127.0.0.1", path))).hex() for path in site.pages])
-    assert [path for path, found in zip(site.pages, seen, strict=True) if not found] == []
 
 
 def test_one_of_three_is_killed(any_server, tmp_path):
@@ -107,25 +90,8 @@ def test_a_spider_that_is_stopped(any_server):
         assert crawl.stats()["finish_reason"] == "shutdown"
         assert set(site.fetched()) < site.pages.keys()
         Crawl(site.url, **more).stats()
-        assert set(site.fetched()) == site.pages.keys()
+        check(site, site.url, stopped=True)
         check_committed(any_server, site)
-        twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
-        assert [each for each in twice if not each.has_failed and not each.location and each.path != site.start] == []
-
-
-def test_redis_dies_and_comes_back(make_server):
-    """The crawl goes on, and commits every page."""
-    server = make_server(appendonly="yes", appendfsync="always")
-    with Served(count=300, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **settings(server, URIFILTER_TIMEOUT=0.5))
-        wait_until(lambda: len(site.fetched()) > 50, "the crawl does not begin")
-        server.kill()
-        wait_until(lambda: "(URIFILTER_ON_ERROR)" in crawl.log(), "it does not see that Redis is away")
-        server.start()
-        stats = crawl.stats()
-        assert stats["finish_reason"] == "finished"
-        assert set(site.fetched()) == site.pages.keys()
-        check_committed(server, site)
 
 
 def test_a_scheduler_that_keeps_requests(any_server, tmp_path):

@@ -24,11 +24,6 @@ pytestmark = [
 claims_or_not = pytest.mark.parametrize("claims", [False, True], ids=["", "claims"])
 
 
-def compared(server, claims, **more):
-    """The settings of two crawls: with Scrapy's own filter, and with the add-on."""
-    return more, ours(server, claims=claims, **more)
-
-
 def crawl(site, settings, spider="Follow") -> dict:
     return Crawl(site.url, spider=spider, domains=["127.0.0.1"], **settings).stats()
 
@@ -37,46 +32,13 @@ def crawl(site, settings, spider="Follow") -> dict:
 def test_the_same_pages(any_server, claims):
     """Of a site with redirects, chains and loops of them, and broken pages, as often as with Scrapy's own filter."""
     counts = []
-    for settings in compared(any_server, claims):
+    for settings in ({}, ours(any_server, claims=claims)):
         with Served(count=250) as site:
             crawl(site, settings)
             counts.append(site.counts())
     circle = {page.path for page in site.pages.values() if page.in_circle}
     assert {path for path in counts[0] if counts[0][path] != counts[1][path]} == circle
     assert {counts[1][path] for path in circle} == {3}  # a page may set a cookie and redirect to itself
-
-
-@claims_or_not
-def test_many_pages_link_to_one_that_fails(any_server, claims):
-    """It is downloaded as often as with Scrapy's own filter, once and for each retry, and is new for the next crawl."""
-    counts = []
-    for settings in compared(any_server, claims):
-        with Served(pages=star(100, "/bad.html", more=(Page("/bad.html", 500),))) as site:
-            crawl(site, settings)
-            counts.append(site.counts())
-    assert counts[0] == counts[1]
-    assert counts[1]["/bad.html"] == 2
-
-
-@claims_or_not
-def test_many_pages_link_to_a_host_that_refuses(any_server, claims):
-    """Downloads of it are as many as with Scrapy's own filter."""
-    counts = []
-    for settings in compared(any_server, claims):
-        with Served(pages=star(100, f"http://127.0.0.1:{free_port()}/bad.html")) as site:
-            counts.append(crawl(site, settings)["downloader/request_count"])
-    assert counts[0] == counts[1]
-
-
-@claims_or_not
-def test_many_pages_link_to_one_that_robots_txt_forbids(any_server, claims):
-    """It is asked about and forbidden once."""
-    robots, pages = Page("/robots.txt", text="User-agent: *\nDisallow: /bad.html\n"), []
-    for settings in compared(any_server, claims, ROBOTSTXT_OBEY=True):
-        with Served(pages=star(100, "/bad.html", more=(robots, Page("/bad.html")))) as site:
-            pages.append(crawl(site, settings)["robotstxt/forbidden"])
-            assert "/bad.html" not in site.fetched()
-    assert pages == [1, 1]
 
 
 def test_claims_try_a_failed_page_as_often_as_set(any_server):
@@ -101,7 +63,7 @@ def test_a_second_run_of_a_sitemap_spider(any_server, claims):
     port = free_port()
     at = f"http://127.0.0.1:{port}".__add__
     index = sitemap("/index.xml", "sitemapindex", "sitemap", at("/pages.xml"))
-    _, settings = compared(any_server, claims)
+    settings = ours(any_server, claims=claims)
     for known, fetched in ((3, {"/0.html", "/1.html", "/2.html"}), (5, {"/3.html", "/4.html"})):
         urls = [at(f"/{number}.html") for number in range(known)]
         pages = [
@@ -117,7 +79,7 @@ def test_a_second_run_of_a_sitemap_spider(any_server, claims):
 @claims_or_not
 def test_a_second_run(any_server, claims):
     """It fetches its start, finds what is new there, and nothing else; the third finds nothing."""
-    port, settings = free_port(), compared(any_server, claims)[1]
+    port, settings = free_port(), ours(any_server, claims=claims)
     for leaves, more in ((3, {"/leaf0.html", "/leaf1.html", "/leaf2.html"}), (4, {"/leaf3.html"}), (4, set())):
         with Served(pages=star(leaves), port=port) as site:
             crawl(site, settings)
@@ -139,20 +101,6 @@ def test_a_start_that_was_found_before(any_server, status, dont_filter):
         again = Counter(site.fetched()) - before
         assert again == Counter(["/start.html", *(["/last.html"] if status == 302 else [])])
         assert stats["finish_reason"] == "finished"
-
-
-def test_a_cycle_of_pages_that_pass_on_their_meta(any_server):
-    """That a request is a start goes with no meta: each page is fetched once, as with Scrapy's own filter."""
-    pages = {
-        path: Page(path, links=(f"/{(n + 1) % 10}.html",)) for n, path in enumerate(f"/{n}.html" for n in range(10))
-    }
-    counts = []
-    for settings in compared(any_server, claims=False):
-        with Served(pages=pages) as site:
-            start = site.at("127.0.0.1", "/0.html")
-            Crawl(start, spider="CopyMeta", **settings, CLOSESPIDER_PAGECOUNT=100).stats()
-            counts.append(site.counts())
-    assert counts[0] == counts[1] == Counter(pages.keys())
 
 
 @pytest.mark.parametrize("on_error", ["pause", "pass", "close"])

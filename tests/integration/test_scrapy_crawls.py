@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-from collections import Counter
-from urllib.parse import urlsplit
+import time
 
 import pytest
-from support.scrapy_crawl import Crawl, ours, run_in_project
+from support.scrapy_crawl import Crawl, check, check_committed, ours, run_in_project
 from support.servers import wait_until
 from support.site import PYTHON_DOC, Served
 
@@ -26,19 +25,6 @@ needs_scrapy_redis = pytest.mark.skipif(
 AWAY = "(URIFILTER_ON_ERROR)"
 
 IN_REDIS = {"SCHEDULER": "scrapy_redis.scheduler.Scheduler"}
-
-
-def check(site, *starts: str, stopped: bool = False):
-    """Each page was fetched once.
-
-    Those that fail were at least once, likewise the addresses that several crawls begin with, and redirects to an
-    unfetched page if a crawl was stopped.
-    """
-    fetched = Counter(site.fetched())
-    assert fetched.keys() == site.pages.keys()
-    begun = {urlsplit(each).path for each in starts}
-    twice = [site.pages[path] for path, times in fetched.items() if times > 1 and path not in begun]
-    assert [each for each in twice if not each.has_failed and not (stopped and each.location)] == []
 
 
 def paths(site, status: int) -> set[str]:
@@ -201,21 +187,29 @@ def test_a_crawl_on_disk(any_server, tmp_path):
 
 
 @pytest.mark.slow
-def test_redis_dies_and_comes_back(make_server):
-    """With "pause" the crawl goes on when Redis is back, and fetches each page once."""
+@pytest.mark.parametrize("seconds", [0, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("claims", [False, True], ids=["", "claims"])
+def test_redis_dies_and_comes_back(make_server, claims, seconds):
+    """With "pause" the crawl goes on when Redis is back, and fetches each page once; with claims it commits all."""
     server = make_server(appendonly="yes", appendfsync="always")
+    more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_CLAIM_DELAY": 1, "URIFILTER_CLAIM_FAILURES": 2}
     with Served(count=400, delay=0.02) as site:
-        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(server, URIFILTER_TIMEOUT=0.5))
+        crawl = Crawl(site.url, domains=["127.0.0.1"], **ours(server, claims=claims, **more))
         wait_for(site, 50)
         server.kill()
         wait_until(lambda: AWAY in crawl.log(), "it does not see that Redis is away")
         before = len(site.fetched())
+        time.sleep(seconds)
         server.start()
         stats = crawl.stats()
         assert before < len(site.pages)
         assert stats["finish_reason"] == "finished"
         assert stats["urifilter/errors"] > 0
-        check(site)
+        if claims:
+            assert set(site.fetched()) == site.pages.keys()
+            check_committed(server, site)
+        else:
+            check(site)
 
 
 @pytest.mark.slow

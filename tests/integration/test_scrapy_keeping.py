@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
-scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+# before 2.15, Scrapy runs coroutines in a reactor only
+scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not installed: pip install '.[scrapy]'")
 
 from scrapy.exceptions import CloseSpider  # noqa: E402
-from support.scrapy_parts import A, B, C, Spider, crawler_of, kept, opened, redirected, run  # noqa: E402
-from support.scrapy_parts import seen as seen_by  # noqa: E402
+from support.scrapy_parts import A, B, C, Spider, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
+from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
 from urifilter_redis.scrapy.keeping import holder_of  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
-)
-
 BY_URL = {"URIFILTER_KEY": "url"}
+
+in_a_crawl = partial(in_any_crawl, spider=Spider, **BY_URL)
 
 
 def crawled(server, test, **settings):
@@ -58,7 +58,7 @@ def test_the_next_crawl_fetches_it(any_server):
     crawled(any_server, leave_two)
     assert len(kept(any_server)) == 2
     items = crawled(any_server, test)
-    assert all(seen_by(any_server, *items))
+    assert all(seen(any_server, *items))
     assert kept(any_server) == set()
     assert crawled(any_server, taken_up) == []
 
@@ -90,7 +90,7 @@ def test_five_spiders_of_a_filter(any_server):
     urls = [f"https://example.com/{n}" for n in range(5)]
 
     async def leave(parts):
-        parts.crawler.engine.crawl(scrapy.Request(urls[spiders.index(type(parts.crawler.spider))]))
+        parts.enqueue(scrapy.Request(urls[spiders.index(type(parts.crawler.spider))]))
 
     def settings(spider):
         crawler = crawler_of(any_server, spider, **BY_URL)
@@ -121,22 +121,19 @@ def test_two_crawls_at_once(any_server):
     assert sorted(asyncio.run(main())) == [B, C]
 
 
-def test_one_that_others_claim(any_server):
+@in_a_crawl()
+async def test_one_that_others_claim(parts, any_server):
     """A page that another crawl finds between its end here and the close is that crawl's."""
+    await parts.queued(scrapy.Request(A))
+    keep = parts.crawl.keeping.keep
 
-    async def test(parts):
-        parts.crawler.engine.crawl(scrapy.Request(A))
-        await parts.answered()
-        keep = parts.crawl.keeping.keep
+    async def late():
+        with UriFilter.open("news", redis=any_server.url) as news:
+            assert news.insert(A)
+        await keep()
 
-        async def late():
-            with UriFilter.open("news", redis=any_server.url) as news:
-                assert news.insert(A)
-            await keep()
-
-        parts.crawl.keeping.keep = late
-
-    crawled(any_server, test)
+    parts.crawl.keeping.keep = late
+    yield
     assert kept(any_server) == set()
 
 
@@ -145,43 +142,33 @@ def test_what_is_kept(any_server, how):
     """Pages that a callback closed, requests with dont_filter, and those that nobody was asked about, are kept, too."""
 
     async def leave(parts):
-        if how in {"closes", "half-way"}:
-            request = await parts.begun(scrapy.Request(B))
-            if how == "closes":
-                await parts.fetched(request, CloseSpider())
+        if how == "closes":
+            await parts.fetched(await parts.begun(scrapy.Request(B)), CloseSpider())
+        elif how == "half-way":
+            await parts.begun(scrapy.Request(B))
         elif how == "dont_filter":
-            parts.crawler.engine.crawl(scrapy.Request(B, dont_filter=True))
+            await parts.queued(scrapy.Request(B, dont_filter=True))
         elif how == "unasked":
-            parts.crawler.engine.crawl(scrapy.Request(B))
+            parts.enqueue(scrapy.Request(B))
+            assert parts.scheduler.held == 1
         elif how == "again":
-            parts.crawler.engine.crawl(scrapy.Request(B, meta={"urifilter": "again"}))
+            await parts.queued(scrapy.Request(B, meta={"urifilter": "again"}))
         elif how == "retry":
-            parts.crawler.engine.crawl((await parts.begun(scrapy.Request(B))).replace(dont_filter=True))
+            await parts.queued((await parts.begun(scrapy.Request(B))).replace(dont_filter=True))
         else:
-            parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), B))
-        if how != "unasked":
-            await parts.answered()
+            await parts.queued(redirected(await parts.begun(scrapy.Request(A)), B))
 
     crawled(any_server, leave)
     assert crawled(any_server, taken_up) == [B]
     assert kept(any_server) == set()
 
 
-def test_starts_are_not_kept(any_server, caplog):
+@in_a_crawl()
+async def test_starts_are_not_kept(parts, caplog):
     """The next crawl begins with them, and would fetch them twice."""
-
-    async def leave(parts):
-        for each in (scrapy.Request(A), scrapy.Request(B, dont_filter=True)):
-
-            async def start(each=each):
-                yield each
-
-            async for request in parts.middleware.process_start(start()):
-                parts.crawler.engine.crawl(request)
-        await parts.answered()
-
-    crawled(any_server, leave)
-    assert seen_by(any_server, A, B) == [False, False]
+    await parts.queued(*await parts.starts(scrapy.Request(A), scrapy.Request(B, dont_filter=True)))
+    yield
+    assert parts.seen(A, B) == [False, False]
     assert "cannot be kept" not in caplog.text
 
 
@@ -189,8 +176,7 @@ def test_one_without_its_callback(any_server, caplog):
     """A request that cannot be kept whole is kept as it is sent, and the log says what was left out."""
 
     async def leave(parts):
-        parts.crawler.engine.crawl(scrapy.Request(B, lambda _: None))
-        await parts.answered()
+        await parts.queued(scrapy.Request(B, lambda _: None))
 
     crawled(any_server, leave)
     assert f"<GET {B}> is kept for parse(), without callback (" in caplog.text
@@ -212,8 +198,7 @@ def test_kept_elsewhere(any_server, tmp_path, settings):
 
     async def leave(parts):
         assert parts.crawl.keeping is None
-        parts.crawler.engine.crawl(scrapy.Request(B))
-        await parts.answered()
+        await parts.queued(scrapy.Request(B))
 
     crawled(any_server, leave, **settings)
     assert kept(any_server) == set()

@@ -7,12 +7,12 @@ the site anew fetches those that are new for it.
 from __future__ import annotations
 
 import importlib.util
-import time
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
-from support.scrapy_crawl import Crawl, ours
+from support.scrapy_crawl import Crawl, check, ours
 from support.servers import PATIENCE, free_port, wait_until
 from support.site import Page, Served, star
 
@@ -34,7 +34,8 @@ class Case:
 
     Attributes:
         failed: the pages that failed: new for the next crawl, and with claims rejected.
-        new: the pages that are new for the next crawl in any case: nobody has asked about them.
+        new: the pages that are new for the next crawl in any case: nobody has asked about them, or they are forbidden.
+        exact: how often each crawl fetches some pages, and some of its stats.
     """
 
     pages: dict[str, Page]
@@ -42,6 +43,7 @@ class Case:
     settings: dict[str, object] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     new: set[str] = field(default_factory=set)
+    exact: dict[str, int] = field(default_factory=dict)
 
 
 def page(path, *links, **more):
@@ -49,6 +51,8 @@ def page(path, *links, **more):
 
 
 OUT = "http://localhost:{port}"
+ROBOTS = "User-agent: *\nDisallow: /bad.html\n"
+CYCLE = {f"/{one}.html": page(one, f"/{two}.html") for one, two in itertools.pairwise(["index", *"abcdefghi", "index"])}
 CASES = {
     "redirect to a page that was seen": Case(
         star(3, "/moved.html", "/to_start.html",
@@ -102,6 +106,19 @@ CASES = {
         "OtherSites",
         new={"/plain.html", "/unfiltered.html", "/allowed.html"},
     ),
+    "many links to a page that fails": Case(
+        star(100, "/bad.html", more=(Page("/bad.html", 500),)), failed={"/bad.html"}, exact={"/bad.html": 2}
+    ),
+    "many links to a host that refuses": Case(star(100, "http://127.0.0.1:1/bad.html")),
+    "many links to a page that robots.txt forbids": Case(
+        star(100, "/bad.html", more=(Page("/robots.txt", text=ROBOTS), page("bad"))),
+        settings={"ROBOTSTXT_OBEY": True},
+        new={"/bad.html", "/robots.txt"},
+        exact={"/bad.html": 0, "robotstxt/forbidden": 1},
+    ),
+    "a cycle of pages that pass on their meta": Case(  # which does not say that a request is a start
+        CYCLE, "CopyMeta", {"CLOSESPIDER_PAGECOUNT": 100}, exact=dict.fromkeys(CYCLE, 1)
+    ),
     "depth": Case(star(3, "/deep.html", more=(page("deep"),)), settings={"DEPTH_LIMIT": 1}, new={"/deep.html"}),
 }  # fmt: skip
 
@@ -131,7 +148,9 @@ def test_as_with_scrapys_own_filter(any_server, tmp_path, name, claims):
         with Served(pages=pages, port=port) as site:
             stats = Crawl(site.url, spider=case.spider, domains=["127.0.0.1"], **settings).stats()
             saw = {name: count for name, count in stats.items() if name.startswith("saw/")}
-            told.append((site.counts(), saw, stats["finish_reason"]))
+            told.append((site.counts(), saw, stats["finish_reason"], stats["downloader/request_count"]))
+            exact = {**dict.fromkeys(case.exact, 0), **stats, **site.counts()}
+            assert {each: exact[each] for each in case.exact} == case.exact
             if made:
                 before = Counter(site.fetched("127.0.0.1:" + str(port)) + site.fetched("127.0.0.1"))
                 found = [site.at("127.0.0.1", path) for path in pages]
@@ -202,10 +221,7 @@ def test_a_crawl_that_is_stopped(any_server):
         assert set(site.fetched()) < site.pages.keys()
         again = Crawl(site.url, domains=["127.0.0.1"], **ours(any_server)).stats()
         assert again["urifilter/taken_up"] == stats["urifilter/kept"]
-        fetched = Counter(site.fetched())
-        assert fetched.keys() == site.pages.keys()
-        twice = {path for path, times in fetched.items() if times > 1 and not site.pages[path].has_failed}
-        assert {path for path in twice if not site.pages[path].location} <= {site.start}
+        check(site, site.url, stopped=True)
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C twice", "kill"])
@@ -241,12 +257,7 @@ def test_two_spiders_of_a_process(any_server, claims):
         starts = [site.url, site.at("127.0.0.1", "/part1/1.html")]
         stats = Crawl(*starts, domains=["127.0.0.1"], count=2, **ours(any_server, claims=claims)).stats()
         assert stats["finish_reason"] == "finished"
-        fetched = Counter(site.fetched())
-        assert fetched.keys() == site.pages.keys()
-        twice = [site.pages[path] for path, times in fetched.items() if times > 1]
-        assert [
-            each for each in twice if not each.has_failed and each.path not in {"/part0/0.html", "/part1/1.html"}
-        ] == []
+        check(site, *starts)
 
 
 def test_one_of_three_is_killed(any_server, tmp_path):
@@ -260,19 +271,3 @@ def test_one_of_three_is_killed(any_server, tmp_path):
         assert [each.stats()["finish_reason"] for each in crawls[1:]] == ["finished"] * 2
         twice = [site.pages[path] for path, times in Counter(site.fetched()).items() if times > 1]
         assert [each for each in twice if not each.has_failed and not each.location and each.path not in starts] == []
-
-
-@pytest.mark.nightly
-@claims_or_not
-def test_redis_is_away_for_a_minute(make_server, claims):
-    """The crawl goes on, and fetches every page."""
-    server = make_server(appendonly="yes", appendfsync="always")
-    with Served(count=300, delay=0.02) as site:
-        running = Crawl(site.url, domains=["127.0.0.1"], **ours(server, claims=claims, URIFILTER_TIMEOUT=0.5))
-        wait_until(lambda: len(site.fetched()) > 50, "nothing is fetched")
-        server.kill()
-        wait_until(lambda: "(URIFILTER_ON_ERROR)" in running.log(), "it does not see that Redis is away")
-        time.sleep(60)
-        server.start()
-        assert running.stats()["finish_reason"] == "finished"
-        assert set(site.fetched()) == site.pages.keys()

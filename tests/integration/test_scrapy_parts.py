@@ -9,10 +9,11 @@ import re
 
 import pytest
 
-scrapy = pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+# before 2.15, Scrapy runs coroutines in a reactor only
+scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not installed: pip install '.[scrapy]'")
 
 from scrapy import signals  # noqa: E402
-from scrapy.exceptions import DropItem, IgnoreRequest  # noqa: E402
+from scrapy.exceptions import DropItem  # noqa: E402
 from scrapy.settings import Settings  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
@@ -26,9 +27,18 @@ from urifilter_redis.scrapy.crawl import MOST_HELD, Crawl, misplaced  # noqa: E4
 from urifilter_redis.scrapy.options import Options  # noqa: E402
 from urifilter_redis.scrapy.scheduler import MOST  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    scrapy.version_info < (2, 15, 0), reason="before 2.15, Scrapy runs coroutines in a reactor only"
-)
+
+@pytest.fixture
+def own_server(make_server):
+    """A server of the test's own, which has all that it had when it is started again."""
+    return make_server(appendonly="yes", appendfsync="always")
+
+
+@pytest.fixture
+def proxy(any_server):
+    """A way to the server that may fail."""
+    with Proxy(any_server.port) as proxy:
+        yield proxy
 
 
 def urls(requests):
@@ -46,27 +56,22 @@ async def test_a_request_is_seen_once_it_was_asked_about(parts):
     assert (stats["urifilter/calls"], stats["urifilter/asked"], stats["dupefilter/filtered"]) == (1, 8, 6)
 
 
-def test_it_is_shared(any_server):
+@in_a_crawl()
+async def test_it_is_shared(parts, any_server):
     """Two crawls that are open at once have one filter, and it is there after both."""
-
-    async def test(parts):
-        async with opened(crawler_of(any_server)) as other:
-            await parts.fetched(await parts.begun(scrapy.Request(A)))
-            assert await other.found(scrapy.Request(A)) == []
-            await other.fetched(await other.begun(scrapy.Request(B)))
-
-    async def after(parts):
-        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
-
-    run(any_server, test)
-    run(any_server, after)
+    async with opened(crawler_of(any_server)) as other:
+        await parts.fetched(await parts.begun(scrapy.Request(A)))
+        assert await other.found(scrapy.Request(A)) == []
+        await other.fetched(await other.begun(scrapy.Request(B)))
+    yield
+    async with opened(crawler_of(any_server)) as later:
+        assert await later.found(scrapy.Request(A), scrapy.Request(B)) == []
 
 
 @in_a_crawl()
 async def test_calls(parts):
     """One call at a time asks about 500 requests at most; meanwhile others gather."""
-    for number in range(2 * MOST + 1):
-        parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
+    parts.enqueue(*(scrapy.Request(f"{A}/{number}") for number in range(2 * MOST + 1)))
     assert parts.scheduler.has_pending_requests()
     assert parts.waiting() == []
     await parts.answered()
@@ -89,38 +94,31 @@ def test_the_addon(own):
     assert [dupefilter.request_seen(scrapy.Request(A)) for _ in range(2)] == [False, False]
 
 
-@pytest.mark.parametrize("debug", [False, True])
-def test_duplicates(any_server, caplog, debug):
+@pytest.mark.parametrize(("settings", "count"), [({}, 1), ({"DUPEFILTER_DEBUG": True}, 3)])
+@in_a_crawl()
+async def test_duplicates(parts, caplog, settings, count):
     """They are counted and signalled; the first is logged, and all with DUPEFILTER_DEBUG."""
     dropped = []
-
-    async def test(parts):
-        parts.crawler.signals.connect(lambda request: dropped.append(request.url), signals.request_dropped, weak=False)
-        with caplog.at_level(logging.DEBUG):
-            assert len(await parts.found(*(scrapy.Request(A, headers={"Referer": B}) for _ in range(4)))) == 1
-        return parts.stats.get_value("dupefilter/filtered")
-
-    assert run(any_server, test, DUPEFILTER_DEBUG=debug) == 3
+    parts.crawler.signals.connect(lambda request: dropped.append(request.url), signals.request_dropped, weak=False)
+    with caplog.at_level(logging.DEBUG):
+        assert len(await parts.found(*(scrapy.Request(A, headers={"Referer": B}) for _ in range(4)))) == 1
+    assert parts.stats.get_value("dupefilter/filtered") == 3
     assert dropped == [A] * 3
     told = [each.getMessage() for each in caplog.records if "Filtered duplicate request" in each.getMessage()]
-    assert len(told) == (3 if debug else 1)
+    assert len(told) == count
     assert f"<GET {A}>" in told[0]
 
 
-@pytest.mark.parametrize("clear", [False, True])
-def test_clear(any_server, caplog, clear):
+@pytest.mark.parametrize("settings", [{}, {"URIFILTER_CLEAR": True}], ids=["", "set"])
+@in_a_crawl()
+async def test_clear(parts, caplog, settings):
     """As scrapy-redis empties its queue, what is in it is new again; with URIFILTER_CLEAR the filter is emptied."""
-
-    async def test(parts):
-        await parts.fetched(await parts.begun(scrapy.Request(A)))
-        parts.crawler.engine.crawl(scrapy.Request(B))
-        await parts.answered()
-        UriDupeFilter.from_spider(parts.crawler.spider).clear()
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
-
-    items = run(any_server, test, URIFILTER_CLEAR=clear)
-    assert ("set URIFILTER_CLEAR to empty it" in caplog.text) is not clear
-    assert seen(any_server, *items) == [not clear, False]
+    await parts.fetched(await parts.begun(scrapy.Request(A)))
+    await parts.queued(scrapy.Request(B))
+    UriDupeFilter.from_spider(parts.crawler.spider).clear()
+    yield
+    assert ("set URIFILTER_CLEAR to empty it" in caplog.text) is not bool(settings)
+    assert parts.seen(A, B) == [not settings, False]
 
 
 @in_a_crawl()
@@ -141,7 +139,7 @@ async def test_an_errback_is_the_spiders(parts):
 
     request = await parts.begun(scrapy.Request(A, errback=failed))
     retry = request.replace(dont_filter=True)
-    parts.crawler.engine.crawl(retry)
+    parts.enqueue(retry)
     assert retry.errback is failed
     (retry,) = parts.waiting()
     error = OSError()
@@ -256,7 +254,7 @@ def test_a_key_that_is_no_item(any_server, item):
         with pytest.raises(
             TypeError, match=f"URIFILTER_KEY is a function .* and not {re.escape(repr(item))}, as of <GET"
         ):
-            parts.crawler.engine.crawl(scrapy.Request(A))
+            parts.enqueue(scrapy.Request(A))
         await asyncio.sleep(0)
         assert parts.crawler.engine.reason == "urifilter_error"
 
@@ -312,30 +310,12 @@ def test_other_settings_than_the_filters(any_server):
 
 
 @in_a_crawl()
-async def test_dropped_before_the_scheduler(parts, any_server):
+async def test_dropped_before_the_scheduler(parts):
     """Nobody is asked about a request that a signal's handler drops."""
-
-    def refuse(request):
-        if request.url == B:
-            raise IgnoreRequest
-
-    parts.crawler.signals.connect(refuse, signals.request_scheduled)
+    parts.refuse(B)
     assert urls(await parts.found(scrapy.Request(A), scrapy.Request(B))) == [A]
-    item = parts.item(scrapy.Request(B))
     yield
-    assert seen(any_server, item) == [False]
-
-
-@in_a_crawl()
-async def test_a_closing_crawl_gives_back(parts, any_server):
-    """All requests that wait for an answer, and in the scheduler's memory, are kept for the next crawl."""
-    parts.crawler.engine.crawl(scrapy.Request(A))
-    await parts.answered()
-    parts.crawler.engine.crawl(scrapy.Request(B))
-    assert parts.scheduler.held == 1
-    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
-    yield
-    assert kept(any_server) == set(items)
+    assert parts.seen(B) == [False]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -343,65 +323,50 @@ def test_a_queue_on_disk_keeps_what_waits(any_server, tmp_path, late):
     """With JOBDIR the next crawl fetches it, and the addresses that led to it end with it."""
 
     async def test(parts):
-        moved = redirected(await parts.begun(scrapy.Request(A)), B)
-        parts.crawler.engine.crawl(moved)
+        parts.enqueue(redirected(await parts.begun(scrapy.Request(A)), B))
         if not late:
             await parts.answered()
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
+        return parts
 
     async def then(parts):
         (request,) = parts.waiting()
         assert request.url == B
         await parts.failed(request, OSError())
 
-    items = run(any_server, test, JOBDIR=str(tmp_path))
-    assert seen(any_server, *items) == [True, True]
+    parts = run(any_server, test, JOBDIR=str(tmp_path))
+    assert parts.seen(A, B) == [True, True]
     run(any_server, then, JOBDIR=str(tmp_path))
-    assert seen(any_server, *items) == [False, False]
+    assert parts.seen(A, B) == [False, False]
 
 
-def test_closed_as_it_asks(make_server):
+@in_a_crawl("own_server")
+async def test_closed_as_it_asks(parts, own_server):
     """Items that the filter inserts as the spider closes are kept for the next crawl."""
-    server = make_server()
-
-    async def main():
-        crawler = crawler_of(server)
-        async with opened(crawler) as parts:
-            await parts.fetched(await parts.begun(scrapy.Request(A)))  # the server has the script from here
-            server.suspend()
-            crawler.engine.crawl(scrapy.Request(B))
-            await asyncio.sleep(0.1)  # it is sent
-            closing = asyncio.ensure_future(maybe_deferred_to_future(parts.scheduler.close("finished")))
-            await asyncio.sleep(0)
-            server.resume()
-            await closing
-        return [parts.item(scrapy.Request(each)) for each in (A, B)]
-
-    fetched, waiting = asyncio.run(main())
-    assert kept(server) == {waiting} != {fetched}
+    await parts.fetched(await parts.begun(scrapy.Request(A)))  # the server has the script from here
+    own_server.suspend()
+    parts.enqueue(scrapy.Request(B))
+    await asyncio.sleep(0.1)  # it is sent
+    closing = asyncio.ensure_future(maybe_deferred_to_future(parts.scheduler.close("finished")))
+    await asyncio.sleep(0)
+    own_server.resume()
+    await closing
+    yield
+    fetched, waiting = parts.items(A, B)
+    assert kept(own_server) == {waiting} != {fetched}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claims", [False, True])
-def test_closed_while_redis_hangs(make_server, caplog, claims):
+@pytest.mark.parametrize("settings", [{}, {"URIFILTER_CLAIM": True}], ids=["", "claims"])
+@in_a_crawl("own_server", URIFILTER_TIMEOUT=0.5)
+async def test_closed_while_redis_hangs(parts, own_server, settings, caplog):
     """The spider closes although no call is answered: one last call waits for its timeout, and one line says so."""
-    server = make_server()
-    calls = []
-
-    async def main():
-        more = {"URIFILTER_TIMEOUT": 0.5, "URIFILTER_CLAIM": claims}
-        crawler = crawler_of(server, **more)
-        async with opened(crawler) as parts:
-            await parts.begun(scrapy.Request(A))
-            for each in (B, C):
-                crawler.engine.crawl(scrapy.Request(each))
-            await parts.answered()
-            server.suspend()
-            note = parts.crawl.link._note
-            parts.crawl.link._note = lambda error, since: (calls.append(error), note(error, since))
-        server.resume()
-
-    asyncio.run(main())
+    calls, note = [], parts.crawl.link._note
+    await parts.begun(scrapy.Request(A))
+    await parts.queued(scrapy.Request(B), scrapy.Request(C))
+    own_server.suspend()
+    parts.crawl.link._note = lambda error, since: (calls.append(error), note(error, since))
+    yield
+    own_server.resume()
     assert len(calls) == 1
     told = [each.getMessage() for each in caplog.records if each.levelname in {"WARNING", "ERROR"}]
     assert [each for each in told if "away" in each or "lease" in each] == [told[-1]]
@@ -409,136 +374,95 @@ def test_closed_while_redis_hangs(make_server, caplog, claims):
 
 
 @pytest.mark.slow
-def test_seconds_without_redis(make_server):
+@in_a_crawl("own_server", URIFILTER_TIMEOUT=2)
+async def test_seconds_without_redis(parts, own_server):
     """They count from the beginning of the call that failed, which waited for its timeout."""
-    server = make_server()
-
-    async def main():
-        async with opened(crawler_of(server, URIFILTER_TIMEOUT=2)) as parts:
-            await parts.begun(scrapy.Request(A))
-            server.suspend()
-            parts.crawler.engine.crawl(scrapy.Request(B))
-            while not parts.crawl.link.away:
-                await asyncio.sleep(0.01)
-            server.resume()
-            while parts.crawl.link.away:
-                await asyncio.sleep(0.01)
-            return parts.crawler.stats.get_value("urifilter/seconds_away")
-
-    assert asyncio.run(main()) >= 2
+    await parts.begun(scrapy.Request(A))
+    own_server.suspend()
+    parts.enqueue(scrapy.Request(B))
+    await parts.until(lambda: parts.crawl.link.away)
+    own_server.resume()
+    await parts.until(lambda: not parts.crawl.link.away)
+    assert parts.stats.get_value("urifilter/seconds_away") >= 2
 
 
-def test_a_start_that_goes_on_as_the_spider_closes(any_server):
+@in_a_crawl()
+async def test_a_start_that_goes_on_as_the_spider_closes(parts):
     """Requests that reach the scheduler too late to be fetched stay new."""
-
-    async def main():
-        crawler = crawler_of(any_server)
-        async with opened(crawler) as parts:
-            await maybe_deferred_to_future(parts.scheduler.close("finished"))
-            assert await parts.found(scrapy.Request(A)) == []
-        return parts.item(scrapy.Request(A))
-
-    assert seen(any_server, asyncio.run(main())) == [False]
+    await maybe_deferred_to_future(parts.scheduler.close("finished"))
+    assert await parts.found(scrapy.Request(A)) == []
+    yield
+    assert parts.seen(A) == [False]
 
 
 @pytest.mark.slow
-def test_an_answer_that_is_lost(any_server):
+@in_a_crawl("proxy", URIFILTER_TIMEOUT=0.5)
+async def test_an_answer_that_is_lost(parts, proxy):
     """It is asked for again, and the request is fetched once."""
-    with Proxy(any_server.port) as proxy:
-
-        async def test(parts):
-            await parts.fetched(await parts.begun(scrapy.Request(A)))
-            proxy.plan = lambda _: Fault.CUT_AFTER
-            parts.crawler.engine.crawl(scrapy.Request(B))
-            while not parts.stats.get_value("urifilter/errors"):
-                await asyncio.sleep(0.01)
-            proxy.plan = never
-            await parts.answered()
-            assert urls(parts.waiting()) == [B]
-
-        run(any_server, test, URIFILTER_REDIS_URL=proxy.url, URIFILTER_TIMEOUT=0.5)
+    await parts.fetched(await parts.begun(scrapy.Request(A)))
+    proxy.plan = lambda _: Fault.CUT_AFTER
+    parts.enqueue(scrapy.Request(B))
+    await parts.until(lambda: parts.stats.get_value("urifilter/errors"))
+    proxy.plan = never
+    await parts.answered()
+    assert urls(parts.waiting()) == [B]
 
 
-def test_a_page_whose_answer_was_lost_is_recorded(any_server):
+@in_a_crawl("proxy", URIFILTER_TIMEOUT=0.3, URIFILTER_ON_ERROR="pass")
+async def test_a_page_whose_answer_was_lost_is_recorded(parts, any_server, proxy):
     """The question may not have reached the filter: the page is seen once it was fetched."""
-    with Proxy(any_server.port) as proxy:
-
-        async def test(parts):
-            await parts.fetched(await parts.begun(scrapy.Request(A)))
-            proxy.plan = lambda _: Fault.CUT_BEFORE
-            request = await parts.begun(scrapy.Request(B))
-            item = parts.item(request)
-            assert (item in parts.crawl.link.unsure, seen(any_server, item)) == (True, [False])
-            proxy.plan = never
-            while parts.crawl.link.away:
-                await asyncio.sleep(0.01)
-            await parts.fetched(request)
-            return item
-
-        more = {"URIFILTER_REDIS_URL": proxy.url, "URIFILTER_TIMEOUT": 0.3, "URIFILTER_ON_ERROR": "pass"}
-        item = run(any_server, test, **more)
-        assert seen(any_server, item) == [True]
+    await parts.fetched(await parts.begun(scrapy.Request(A)))
+    proxy.plan = lambda _: Fault.CUT_BEFORE
+    request = await parts.begun(scrapy.Request(B))
+    item = parts.item(request)
+    assert (item in parts.crawl.link.unsure, seen(any_server, item)) == (True, [False])
+    proxy.plan = never
+    await parts.until(lambda: not parts.crawl.link.away)
+    await parts.fetched(request)
+    yield
+    assert seen(any_server, item) == [True]
 
 
 @pytest.mark.parametrize("how", ["exception", "status", "callback", "pipeline", "vanished", "half-way"])
 @in_a_crawl()
-async def test_a_failed_page_is_new_again(parts, any_server, how):
+async def test_a_failed_page_is_new_again(parts, how):
     """It is not asked about again in this crawl; after it, it and all that redirected to it are new, and no others."""
     first, fetched = sorted(await parts.found(scrapy.Request(A), scrapy.Request("https://example.com/z")), key=str)
     await parts.fetched(fetched, status=404)
     (middle,) = await parts.found(redirected(first, B))
     (last,) = await parts.found(redirected(middle, C))
     (retry,) = await parts.found(last.replace(dont_filter=True))
-    if how == "exception":
-        await parts.failed(retry, OSError())
-    elif how == "status":
-        await parts.fetched(retry, status=503)
-    elif how in {"callback", "half-way"}:
-        await parts.fetched(retry, *([{"an": "item"}] if how == "half-way" else []), KeyError())
-    elif how == "pipeline":
-        response = parts.response(retry)
-        await parts.yielded(response, {"an": "item"})
-        told = {"item": {}, "response": response, "spider": None, "failure": Failure(KeyError())}
-        parts.crawler.signals.send_catch_log(signals.item_error, **told)
+    if how != "vanished":
+        await parts.fails(retry, how, {"an": "item"})
     assert not await parts.idle()  # by then a request that vanished has failed
-    requests = [scrapy.Request(each) for each in (A, B, C, fetched.url)]
-    assert await parts.found(*requests) == []
-    items = [parts.item(each) for each in requests]
+    every = [A, B, C, fetched.url]
+    assert await parts.found(*map(scrapy.Request, every)) == []
     yield
-    assert seen(any_server, *items) == [False, False, False, True]
+    assert parts.seen(*every) == [False, False, False, True]
 
 
 @pytest.mark.parametrize("signal", [signals.item_scraped, signals.item_dropped])
 @in_a_crawl()
-async def test_items_that_are_handled(parts, any_server, signal):
+async def test_items_that_are_handled(parts, signal):
     """An item that is dropped is no failure of its page."""
     response = parts.response(await parts.begun(scrapy.Request(A)))
-    await parts.yielded(response, {"an": "item"})
-    told = {"item": {}, "response": response, "spider": None, "exception": DropItem("")}
-    parts.crawler.signals.send_catch_log(signal, **told)
-    item = parts.item(response.request)
+    await parts.item_ends(response, signal, exception=DropItem(""))
     yield
-    assert seen(any_server, item) == [True]
+    assert parts.seen(A) == [True]
 
 
 @pytest.mark.parametrize("how", ["seen", "off the site"])
 @in_a_crawl()
-async def test_a_redirect_that_ends(parts, any_server, how):
+async def test_a_redirect_that_ends(parts, how):
     """The address that redirected there was fetched, and stays seen."""
-
-    def offsite(request):
-        if request.url == C:
-            raise IgnoreRequest
-
-    parts.crawler.signals.connect(offsite, signals.request_scheduled)
+    parts.refuse(C)
     one, two = sorted(await parts.found(scrapy.Request(A), scrapy.Request(B)), key=str)
     await parts.fetched(two)
     assert await parts.found(redirected(one, {"seen": B, "off the site": C}[how])) == []
     assert not await parts.idle()
     assert parts.crawl.outcomes.failed == {}
-    items = [parts.item(scrapy.Request(each)) for each in (A, B, C)]
     yield
-    assert seen(any_server, *items) == [True, True, False]
+    assert parts.seen(A, B, C) == [True, True, False]
 
 
 #: Chains of redirects that come to one item more than once, with the settings that make one of them.
@@ -555,27 +479,24 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("of", ["a link", "a start", "a start with dont_filter", "a start that was seen"])
-@pytest.mark.parametrize("chain", CHAINS)
-def test_a_redirect_to_the_same_item(any_server, chain, of):
+@pytest.mark.parametrize(("chain", "settings"), CHAINS.values(), ids=CHAINS)
+@in_a_crawl()
+async def test_a_redirect_to_the_same_item(parts, chain, settings, of):
     """What a download has itself is not seen for its redirects: the page is fetched, and all addresses stay seen."""
-    urls_, settings = CHAINS[chain]
-
-    async def test(parts):
-        first = scrapy.Request(urls_[0], dont_filter="dont_filter" in of)
-        if "seen" in of:
-            await parts.fetched(await parts.begun(first.replace()))
-        (request,) = await (parts.found(first) if of == "a link" else parts.started(first))
-        for each in urls_[1:]:
-            (request,) = await parts.found(redirected(request, each))
-        await parts.fetched(request)
-        assert parts.crawl.outcomes.failed == {}
-        return [parts.item(scrapy.Request(each)) for each in urls_]
-
-    assert all(seen(any_server, *run(any_server, test, **settings)))
+    first = scrapy.Request(chain[0], dont_filter="dont_filter" in of)
+    if "seen" in of:
+        await parts.fetched(await parts.begun(first.replace()))
+    (request,) = await (parts.found(first) if of == "a link" else parts.started(first))
+    for each in chain[1:]:
+        (request,) = await parts.found(redirected(request, each))
+    await parts.fetched(request)
+    assert parts.crawl.outcomes.failed == {}
+    yield
+    assert all(parts.seen(*chain))
 
 
 @in_a_crawl()
-async def test_a_redirect_in_a_circle(parts, any_server):
+async def test_a_redirect_in_a_circle(parts):
     """It has failed after three visits of an address, and all of them are new for the next crawl."""
     (request,), visits = await parts.found(scrapy.Request(A)), [A]
     while found := await parts.found(redirected(request, B if request.url == A else A)):
@@ -583,14 +504,13 @@ async def test_a_redirect_in_a_circle(parts, any_server):
         visits.append(request.url)
     assert visits == [A, B] * 3
     assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
-    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
     yield
-    assert seen(any_server, *items) == [False, False]
+    assert parts.seen(A, B) == [False, False]
 
 
 @pytest.mark.parametrize("is_seen", [False, True])
 @in_a_crawl()
-async def test_a_redirect_of_a_retry(parts, any_server, is_seen):
+async def test_a_redirect_of_a_retry(parts, is_seen):
     """It is asked about and recorded: dont_filter is the retry's, and not the spider's."""
     if is_seen:
         await parts.fetched(await parts.begun(scrapy.Request(B)))
@@ -599,9 +519,8 @@ async def test_a_redirect_of_a_retry(parts, any_server, is_seen):
     assert urls(found) == ([] if is_seen else [B])
     for each in found:
         await parts.fetched(each)
-    items = [parts.item(scrapy.Request(each)) for each in (A, B)]
     yield
-    assert seen(any_server, *items) == [True, True]
+    assert parts.seen(A, B) == [True, True]
 
 
 @pytest.mark.parametrize("dont_filter", [False, True])
@@ -617,92 +536,68 @@ async def test_a_start_twice(parts, dont_filter):
 
 
 @in_a_crawl()
-async def test_a_redirect_off_the_site_ends_the_crawl(parts, any_server):
+async def test_a_redirect_off_the_site_ends_the_crawl(parts):
     """The engine may find out in the same turn that nothing is left to do: the address is fetched all the same."""
-
-    def offsite(request):
-        if request.url == C:
-            raise IgnoreRequest
-
-    parts.crawler.signals.connect(offsite, signals.request_scheduled)
-    parts.crawler.engine.crawl(redirected(await parts.begun(scrapy.Request(A)), C))
+    parts.refuse(C)
+    parts.enqueue(redirected(await parts.begun(scrapy.Request(A)), C))
     assert not await parts.idle()
-    items = [parts.item(scrapy.Request(each)) for each in (A, C)]
     yield
-    assert seen(any_server, *items) == [True, False]
+    assert parts.seen(A, C) == [True, False]
 
 
 @pytest.mark.slow
-def test_redis_is_away_pause(make_server):
+@in_a_crawl("own_server", URIFILTER_TIMEOUT=0.5)
+async def test_redis_is_away_pause(parts, own_server):
     """Requests wait, and the spider stays open, until Redis is back."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(parts):
-        await parts.fetched(await parts.begun(scrapy.Request(A)))
-        server.kill()
-        for url in (A, B, B):
-            parts.crawler.engine.crawl(scrapy.Request(url))
-        while not parts.crawl.link.away:
-            await asyncio.sleep(0.01)
-        parts.crawler.engine.crawl(scrapy.Request(C))
-        assert parts.scheduler.has_pending_requests()
-        assert parts.waiting() == []
-        server.start()
-        await parts.answered()
-        assert sorted(urls(parts.waiting())) == [B, C]
-
-    run(server, test, URIFILTER_TIMEOUT=0.5)
+    await parts.fetched(await parts.begun(scrapy.Request(A)))
+    own_server.kill()
+    parts.enqueue(*map(scrapy.Request, (A, B, B)))
+    await parts.until(lambda: parts.crawl.link.away)
+    parts.enqueue(scrapy.Request(C))
+    assert parts.scheduler.has_pending_requests()
+    assert parts.waiting() == []
+    own_server.start()
+    await parts.answered()
+    assert sorted(urls(parts.waiting())) == [B, C]
 
 
 @pytest.mark.slow
-def test_no_more_pages_are_read(make_server):
+@in_a_crawl("own_server", URIFILTER_TIMEOUT=0.5, URIFILTER_CAPACITY=100_000)
+async def test_no_more_pages_are_read(parts, own_server):
     """While 10,000 requests wait for Redis, other pages are not read; then all of them are asked about."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(parts):
-        first = parts.response(await parts.begun(scrapy.Request(A)))
-        server.kill()
-        for number in range(MOST_HELD):
-            parts.crawler.engine.crawl(scrapy.Request(f"{A}/{number}"))
-        page = asyncio.ensure_future(parts.yielded(first, scrapy.Request(B)))
-        start = asyncio.ensure_future(parts.started(scrapy.Request(C)))
-        while not parts.crawl.link.away:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        assert parts.scheduler.held == MOST_HELD
-        server.start()
-        await asyncio.gather(page, start)
-        assert parts.stats.get_value("urifilter/new") == MOST_HELD + 3
-
-    run(server, test, URIFILTER_TIMEOUT=0.5, URIFILTER_CAPACITY=100_000)
+    first = parts.response(await parts.begun(scrapy.Request(A)))
+    own_server.kill()
+    parts.enqueue(*(scrapy.Request(f"{A}/{number}") for number in range(MOST_HELD)))
+    page = asyncio.ensure_future(parts.yielded(first, scrapy.Request(B)))
+    start = asyncio.ensure_future(parts.started(scrapy.Request(C)))
+    await parts.until(lambda: parts.crawl.link.away)
+    await asyncio.sleep(0.1)
+    assert parts.scheduler.held == MOST_HELD
+    own_server.start()
+    await asyncio.gather(page, start)
+    assert parts.stats.get_value("urifilter/new") == MOST_HELD + 3
 
 
 @pytest.mark.slow
-def test_redis_is_away_pass(make_server):
+@in_a_crawl("own_server", URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
+async def test_redis_is_away_pass(parts, own_server):
     """With "pass" requests go on unasked, once each; what was fetched is recorded, and what waits is asked about."""
-    server = make_server(appendonly="yes", appendfsync="always")
-
-    async def test(parts):
-        server.kill()
-        good, bad = sorted(await parts.found(*map(scrapy.Request, (A, A, B))), key=str)
-        await parts.fetched(good)
-        await parts.failed(bad, OSError())
-        assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
-        parts.crawler.engine.crawl(scrapy.Request(C))
-        await parts.answered()
-        assert parts.stats.get_value("urifilter/unasked") == 3
-        server.start()
-        while parts.crawl.link.away:
-            await asyncio.sleep(0.01)
-        with UriFilter.open("news", redis=server.url) as news:
-            news.insert(parts.item(scrapy.Request(C)))
-        assert parts.waiting() == []
-        await parts.answered()
-        assert parts.waiting() == []
-        return [parts.item(scrapy.Request(each)) for each in (A, B, C)]
-
-    items = run(server, test, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.3)
-    assert seen(server, *items) == [True, False, True]
+    own_server.kill()
+    good, bad = sorted(await parts.found(*map(scrapy.Request, (A, A, B))), key=str)
+    await parts.fetched(good)
+    await parts.failed(bad, OSError())
+    assert await parts.found(scrapy.Request(A), scrapy.Request(B)) == []
+    await parts.queued(scrapy.Request(C))
+    assert parts.stats.get_value("urifilter/unasked") == 3
+    own_server.start()
+    await parts.until(lambda: not parts.crawl.link.away)
+    with UriFilter.open("news", redis=own_server.url) as news:
+        news.insert(*parts.items(C))
+    assert parts.waiting() == []
+    await parts.answered()
+    assert parts.waiting() == []
+    yield
+    assert parts.seen(A, B, C) == [True, False, True]
 
 
 def test_the_place_of_the_middleware():

@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from urllib.parse import urlsplit
 
 ADDON = {"urifilter_redis.scrapy.UriFilterAddon": 100}
 
@@ -45,6 +47,36 @@ def run_in_project(server, *words, **env: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def check(site, *starts: str, stopped: bool = False):
+    """Each page was fetched once.
+
+    Those that fail were at least once, likewise the addresses that several crawls begin with, and redirects to an
+    unfetched page if a crawl was stopped.
+    """
+    fetched = Counter(site.fetched())
+    assert fetched.keys() == site.pages.keys()
+    begun = {urlsplit(each).path for each in starts}
+    twice = [site.pages[path] for path, times in fetched.items() if times > 1 and path not in begun]
+    assert [each for each in twice if not each.has_failed and not (stopped and each.location)] == []
+
+
+def in_flight(server) -> int:
+    return server.client().hlen("urifilter:{news:0}:leases")
+
+
+def check_committed(server, site) -> None:
+    """Every page of the site is committed, and nothing is in flight."""
+    from scrapy import Request
+    from scrapy.utils.request import fingerprint
+
+    from urifilter_redis import UriFilter
+
+    assert in_flight(server) == 0
+    with UriFilter.open("news", redis=server.url) as news:
+        seen = news.contains_many([fingerprint(Request(site.at("127.0.0.1", path))).hex() for path in site.pages])
+    assert [path for path, found in zip(site.pages, seen, strict=True) if not found] == []
 
 
 class Crawl:

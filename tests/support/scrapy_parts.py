@@ -75,6 +75,34 @@ class Parts:
         self.scheduler = crawler.engine.scheduler = UriFilterScheduler.from_crawler(crawler)
         self.crawl = Crawl.of(crawler)
 
+    def refuse(self, url):
+        """From now on a signal's handler drops the requests for an address."""
+
+        def handler(request):
+            if request.url == url:
+                raise IgnoreRequest
+
+        self.crawler.signals.connect(handler, signals.request_scheduled, weak=False)
+
+    def tell(self, signal, **told):
+        """A part of Scrapy sends a signal."""
+        self.crawler.signals.send_catch_log(signal, spider=None, **told)
+
+    def enqueue(self, *requests):
+        """The engine is given requests."""
+        for each in requests:
+            self.crawler.engine.crawl(each)
+
+    async def queued(self, *requests):
+        """Likewise, and they are answered; those that are new wait for their download."""
+        self.enqueue(*requests)
+        await self.answered()
+
+    async def until(self, condition):
+        """Wait until a condition holds."""
+        while not condition():
+            await asyncio.sleep(0.01)
+
     async def answered(self):
         """All that was enqueued is answered, and what is told in the background is told."""
         while self.scheduler.held:
@@ -88,9 +116,7 @@ class Parts:
 
     async def found(self, *requests):
         """The requests whose download begins, of some that the engine is given."""
-        for each in requests:
-            self.crawler.engine.crawl(each)
-        await self.answered()
+        await self.queued(*requests)
         return self.waiting()
 
     async def begun(self, request):
@@ -98,14 +124,18 @@ class Parts:
         (new,) = await self.found(request)
         return new
 
-    async def started(self, *requests):
-        """The requests whose download begins, of a start()."""
+    async def starts(self, *requests):
+        """The requests of a start(), as the middleware passes them on."""
 
         async def start():
             for each in requests:
                 yield each
 
-        return await self.found(*[each async for each in self.middleware.process_start(start())])
+        return [each async for each in self.middleware.process_start(start())]
+
+    async def started(self, *requests):
+        """The requests whose download begins, of a start()."""
+        return await self.found(*await self.starts(*requests))
 
     def response(self, request, status=200):
         """There is a page."""
@@ -113,8 +143,8 @@ class Parts:
         self.middleware.process_spider_input(response)
         return response
 
-    async def yielded(self, response, *output):
-        """What the callback of a page yields goes through the middleware; requests reach the engine after it."""
+    def passed(self, response, *output):
+        """What the callback of a page yields, as the middleware passes it on."""
 
         async def result():
             for each in output:
@@ -123,14 +153,20 @@ class Parts:
                     raise each
                 yield each
 
+        return self.middleware.process_spider_output(response, result())
+
+    async def yielded(self, response, *output):
+        """What the callback of a page yields goes through the middleware; requests reach the engine after it."""
         passed = []
         with contextlib.suppress(KeyError, CloseSpider):
-            async for each in self.middleware.process_spider_output(response, result()):
+            async for each in self.passed(response, *output):
                 passed.append(each)  # noqa: PERF401 - kept if it raises
-        for each in passed:
-            if isinstance(each, scrapy.Request):
-                self.crawler.engine.crawl(each)
-        await self.answered()
+        await self.queued(*(each for each in passed if isinstance(each, scrapy.Request)))
+
+    async def item_ends(self, response, signal, **told):
+        """A page has an item, which leaves the pipelines with a signal."""
+        await self.yielded(response, {"an": "item"})
+        self.tell(signal, item={}, response=response, **told)
 
     async def fetched(self, request, *output, status=200):
         """The page of a request, from its download to its end."""
@@ -140,6 +176,17 @@ class Parts:
         """The download of a request ends with an error, after all middlewares."""
         assert request.errback(Failure(error)).value is error
         await self.answered()
+
+    async def fails(self, request, how, *output):
+        """A request fails; ``output`` is what its callback yields before it raises "half-way"."""
+        if how == "exception":
+            await self.failed(request, OSError())
+        elif how == "status":
+            await self.fetched(request, status=503)
+        elif how == "pipeline":
+            await self.item_ends(self.response(request), signals.item_error, failure=Failure(KeyError()))
+        else:
+            await self.fetched(request, *(output if how == "half-way" else ()), KeyError())
 
     async def idle(self):
         """Whether the spider stays open, after as many looks as it takes."""
@@ -158,6 +205,14 @@ class Parts:
 
     def item(self, request):
         return self.crawl.item(request)
+
+    def items(self, *urls):
+        return [self.item(scrapy.Request(each)) for each in urls]
+
+    def seen(self, *urls) -> list[bool]:
+        """Whether the filter has the items of addresses; also when the crawl is closed."""
+        with UriFilter.open("news", redis=self.crawler.settings["URIFILTER_REDIS_URL"]) as news:
+            return news.contains_many(self.items(*urls))
 
 
 @contextlib.asynccontextmanager
@@ -181,29 +236,28 @@ def run(server, test, **settings):
     return asyncio.run(main())
 
 
-def in_a_crawl(**settings):
+def in_a_crawl(server="any_server", **settings):
     """Run an async test while a crawl is open; its argument ``parts`` has the crawl's parts, others are fixtures.
 
-    What stands behind the test's ``yield``, if it has one, runs when the crawl is closed.
+    What stands behind the test's ``yield``, if it has one, runs when the crawl is closed. ``server`` names the fixture
+    that has the server's ``url``; the test's argument ``settings``, if it has one, has more settings.
     """
 
     def decorated(test):
         _, *names = inspect.signature(test).parameters
 
         @functools.wraps(test)
-        def run_test(any_server, **given):
-            given |= {"any_server": any_server} if "any_server" in names else {}
-
+        def run_test(**given):
             async def main():
-                async with opened(crawler_of(any_server, **settings)) as parts:
-                    running = test(parts, **given)
+                async with opened(crawler_of(given[server], **settings | given.get("settings", {}))) as parts:
+                    running = test(parts, **{name: given[name] for name in names})
                     await (anext(running) if inspect.isasyncgen(running) else running)
                 if inspect.isasyncgen(running):
                     assert await anext(running, parts) is parts, "the test has one yield"
 
             asyncio.run(main())
 
-        wanted = dict.fromkeys(["any_server", *names])
+        wanted = dict.fromkeys([server, *names])
         run_test.__signature__ = inspect.Signature(
             [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY) for each in wanted]
         )
