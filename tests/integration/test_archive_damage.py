@@ -729,6 +729,62 @@ def test_import(name, made, archive, any_server):
     sound(archive, slices=name != "rolling")
 
 
+@pytest.fixture
+def exported(any_server, tmp_path):
+    """The file of a filter of two shards with the items FIRST."""
+    folder, file = (tmp_path / "exported").as_uri(), tmp_path / "news.uf"
+    with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
+        news.insert_many(FIRST)
+        news.checkpoint()
+    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    any_server.ask("flushall")
+    return file
+
+
+def test_an_import_that_stops(exported, archive, any_server):
+    """Until it is repeated nobody gets a filter whose other shards are empty."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    backend = open_backend(archive)
+    with pytest.raises(KeyboardInterrupt):
+        drive(import_(backend, exported, stop))
+    for method in (UriFilter.open, functools.partial(UriFilter.create, shards=2, **SETTINGS)):
+        with pytest.raises(ArchiveCorrupt, match="shard 1: .* if an import has not ended, end or repeat that"):
+            method("news", redis=any_server.url, archive=archive)
+    drive(import_(backend, exported, lambda *_: None))
+    with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
+        assert 0 not in opened.ages(FIRST)
+
+
+def test_an_import_mends(exported, archive, any_server, caplog):
+    """A checkpoint that is as new, and damaged, is replaced; one that is whole and newer stays, and that is said."""
+    backend = open_backend(archive)
+    drive(import_(backend, exported, lambda *_: None))
+    drive(backend.delete("news", [blob.id for blob in drive(backend.blobs("news"))]))
+    drive(import_(backend, exported, lambda *_: None))
+    sound(archive)
+    with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
+        assert 0 not in opened.ages(FIRST)
+        opened.insert_many(SECOND)
+        opened.checkpoint()
+    drive(import_(backend, exported, lambda *_: None))
+    assert "shard 1: its checkpoint 2 stays, because it is newer than the file's" in caplog.text
+    any_server.ask("flushall")
+    with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
+        assert 0 not in opened.ages([*FIRST, *SECOND])
+    assert leftovers(archive) == 0
+
+
+def test_an_import_that_takes_long(exported, archive, monkeypatch):
+    """Prune may have removed its first blobs by then: no document names them."""
+    monkeypatch.setattr("urifilter_redis.storage.blobs.UPLOAD_LIFE", 0)
+    with pytest.raises(ArchiveError, match="an upload took over 0 s: begin anew"):
+        drive(import_(open_backend(archive), exported, lambda *_: None))
+    assert leftovers(archive) == 0
+
+
 def test_import_over_another(made, archive, any_server):
     """Another filter of the name is left as it is."""
     make_it = UriFilter.create("forever", redis=any_server.url, archive=archive, **SETTINGS)

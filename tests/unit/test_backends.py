@@ -231,6 +231,7 @@ def test_what_is_not_ours_in_mongodb(mongodb):
         ("mongodb+srv://a.b.c,d.e.f/db", "one host, without a port"),
         ("mongodb+srv://a.b.c:27017/db", "one host, without a port"),
         ("mongodb://host/db?socketTimeoutMS=x", "must be an integer"),
+        ("mongodb://host/db?w=0", "cannot have w=0"),
     ],
 )
 def test_addresses_that_are_none(url, message):
@@ -238,6 +239,13 @@ def test_addresses_that_are_none(url, message):
     with pytest.raises(ValueError, match=message) as caught:
         open_backend(url)
     assert "pa/ss" not in str(caught.value)
+
+
+def test_reads_of_the_primary():
+    """Whatever the address says: what another node has may be older than what is to be replaced."""
+    backend = open_backend("mongodb://host/db?readPreference=secondaryPreferred&w=1")
+    assert backend._database.read_preference.name == "Primary"
+    drive(backend.close())
 
 
 def test_addresses_of_services():

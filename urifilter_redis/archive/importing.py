@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -23,14 +24,16 @@ from urifilter_redis.bloom.retention import growing_slice, size_first
 from urifilter_redis.bloom.sizing import SHARDS_LIMIT
 from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.steps import Flow
-from urifilter_redis.errors import ArchiveError, ArchiveMissing, ConfigMismatch
+from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, ConfigMismatch
 from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.meta import Closed, ShardState
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
-from urifilter_redis.storage.checkpoints import places, publish_checkpoint
+from urifilter_redis.storage.checkpoints import Place, last_good, places, publish_checkpoint
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Piece, piece_spans
 from urifilter_redis.storage.records import KINDS
 from urifilter_redis.storage.registry import note_complete, register
+
+log = logging.getLogger("urifilter_redis")
 
 
 def import_(
@@ -38,7 +41,8 @@ def import_(
 ) -> Flow[tuple[str, Config]]:
     """Put an exported filter into an archive, so that it can be restored from there.
 
-    A shard keeps the archive's checkpoint if that is as new as the file's, or newer.
+    A shard keeps the archive's checkpoint if that is as new as the file's, or newer, and is whole. Until the end of the
+    import the filter cannot be restored, because some shards would be empty; an interrupted import is to be repeated.
 
     Args:
         backend: the backend of the archive.
@@ -63,25 +67,27 @@ def import_(
         file.verify()
         exported = file if shards in {None, file.config.shards} else Resharded(file, shards)
         name, config = exported.name, exported.config
-        found, _ = yield from register(backend, name, config)
+        found, _ = yield from register(backend, name, config, complete=True)
         if found.uid != config.uid:
             raise ConfigMismatch(f"archive {backend.shown}: there is another filter {name!r}, of uid {found.uid}")
+        yield from note_complete(backend, name)  # it may be registered, and without a checkpoint
         for each in exported.checkpoints:
             yield from _import_shard(backend, exported, each)
             report(each.shard + 1, config.shards)
-        yield from note_complete(backend, name)
     return name, config
 
 
 def _import_shard(backend: Backend, exported: ExportedFilter | Resharded, checkpoint: Checkpoint) -> Flow[None]:
     config = exported.config
     found = yield from places(backend, exported.name, config, checkpoint.shard)
-    if any(place.checkpoint and place.checkpoint.number >= checkpoint.number for place in found):
+    if (yield from _is_kept(backend, exported.name, checkpoint, found)):
         return
     writers: list[Writer] = []
     try:
         made = yield from _copy(backend, exported, checkpoint, writers)
         made.check(config, checkpoint.shard)
+        for writer in writers:
+            writer.check_age()
     except GeneratorExit:  # the driver has stopped, so no step would run
         raise
     except BaseException:
@@ -95,6 +101,25 @@ def _import_shard(backend: Backend, exported: ExportedFilter | Resharded, checkp
     if not done:
         yield from _abandon(writers)
         raise ArchiveError(f"archive {backend.shown}: another process has written a checkpoint meanwhile: try again")
+
+
+def _is_kept(backend: Backend, name: str, checkpoint: Checkpoint, found: list[Place]) -> Flow[bool]:
+    """Whether the archive has a whole checkpoint that is as new as one, or newer; of damaged ones remove the numbers.
+
+    What has no number is replaced first.
+    """
+    kept = 0
+    for number, place in enumerate(found):
+        if place.checkpoint and place.checkpoint.number >= checkpoint.number:
+            try:
+                yield from last_good(backend, name, [place])
+                kept = max(kept, place.checkpoint.number)
+            except ArchiveCorrupt:
+                found[number] = replace(place, checkpoint=None)
+    if kept > checkpoint.number:
+        text = "archive %s: shard %d: its checkpoint %d stays, because it is newer than the file's"
+        log.warning(text, backend.shown, checkpoint.shard, kept)
+    return bool(kept)
 
 
 def _copy(

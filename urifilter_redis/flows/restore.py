@@ -236,7 +236,8 @@ class _Restorer:
                 yield from ask(self._session, self._call("cancel", shard))
                 del self._shards[shard]
             elif complete and not found.archived.number:
-                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: its checkpoints are gone from the archive")
+                text = "its checkpoints are gone from the archive; if an import has not ended, end or repeat that"
+                raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: {text}")
             else:
                 self._check_copies(shard, found)
         yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one

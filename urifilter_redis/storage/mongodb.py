@@ -18,6 +18,7 @@ import gridfs
 import pymongo
 from bson.errors import BSONError
 from gridfs.asynchronous import AsyncGridFSBucket
+from pymongo import ReadPreference
 from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidURI, PyMongoError
 from pymongo.uri_parser import parse_uri
 
@@ -74,10 +75,14 @@ class MongoBackend:
     @property
     def _database(self) -> Any:
         if self._asynchronous:
-            return self._clients.get()[self._name]
+            return self._of(self._clients.get())
         if self._client is None or self._owner != os.getpid():  # a pymongo client cannot be used after a fork
             self._client, self._owner = pymongo.MongoClient(self.url, **self._waits), os.getpid()
-        return self._client[self._name]
+        return self._of(self._client)
+
+    def _of(self, client: Any) -> Any:
+        # Whatever the address says: what another node has may be older than what is to be replaced or removed.
+        return client.get_database(self._name, read_preference=ReadPreference.PRIMARY)
 
     @property
     def _pointers(self) -> Any:
@@ -263,17 +268,19 @@ def _check_options(url: str) -> None:
     """Check the options of an address, and the files that they name; nothing is connected.
 
     Raises:
-        ValueError: pymongo does not know one, or cannot use it.
+        ValueError: pymongo does not know one, or cannot use it, or with it writes have no answers.
     """
     address, _, query = url.partition("?")
-    more, options = {}, query.split("&")
+    more: dict[str, Any] = {}
+    options = query.split("&")
     if address.startswith("mongodb+srv://"):
         more, address = {"tls": True}, address.replace("mongodb+srv://", "mongodb://", 1)
         options = [each for each in options if not each.lower().startswith("srv")]  # they are of such addresses alone
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # of an unknown option pymongo only warns
-            pymongo.MongoClient(f"{address}?{'&'.join(options)}", connect=False, **more).close()  # type: ignore[arg-type]
+            client = pymongo.MongoClient(f"{address}?{'&'.join(options)}", connect=False, **more)
+        client.close()
     except Exception as error:  # noqa: BLE001 - of pymongo, of the operating system, or of either library for TLS
         text = _text(error)
         secret = urlsplit(url).password
@@ -281,6 +288,8 @@ def _check_options(url: str) -> None:
             text = type(error).__name__
         named = ", ".join(name for each in options if (name := each.partition("=")[0]).isalpha())
         raise ValueError(f"an option of the archive's address cannot be used ({named}): {text}") from None
+    if not client.write_concern.acknowledged:
+        raise ValueError("an archive's address cannot have w=0: nobody would learn whether something was written")
 
 
 def _fields(key: Key) -> dict[str, Any]:

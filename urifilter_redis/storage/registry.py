@@ -80,8 +80,8 @@ def registered(backend: Backend, name: str) -> Flow[Config | None]:
     return found.registration.config
 
 
-def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, bool]]:
-    """Register a filter, unless a filter of this name is registered.
+def register(backend: Backend, name: str, config: Config, *, complete: bool = False) -> Flow[tuple[Config, bool]]:
+    """Register a filter, unless a filter of this name is registered; ``complete``: as ``note_complete`` notes.
 
     Returns:
         The configuration of the registered filter, and whether this call registered it.
@@ -99,7 +99,7 @@ def register(backend: Backend, name: str, config: Config) -> Flow[tuple[Config, 
         if any(key.kind != "filter" for key in (yield from backend.keys(name))):
             text = f"there are checkpoints of {name!r}, and its registration is missing"
             raise ArchiveCorrupt(f"archive {backend.shown}: {text}: bring it back, or drop the filter")
-        if (yield from backend.swap(Key(name), None, documents.dump(document))):
+        if (yield from backend.swap(Key(name), None, documents.dump(document, _COMPLETE if complete else 0))):
             return config, True
 
 
@@ -165,7 +165,7 @@ def _check_owner(backend: Backend, key: Key) -> Flow[None]:
 
 
 def note_complete(backend: Backend, name: str) -> Flow[None]:
-    """Note that every shard has a checkpoint. From then on a shard without one counts as damaged."""
+    """Note that every shard has a checkpoint, or soon gets one. From then on a shard without one counts as damaged."""
     known = yield from find_registration(backend, name)
     found = known.registration
     if found is not None and not found.dropped and not is_complete(known.text):
@@ -173,7 +173,7 @@ def note_complete(backend: Backend, name: str) -> Flow[None]:
 
 
 def is_complete(text: bytes | None) -> bool:
-    """Whether every shard has had a checkpoint, by the note in the text of the filter's registration."""
+    """Whether every shard should have a checkpoint, by the note in the text of the filter's registration."""
     return documents.note_of(text) == _COMPLETE
 
 
@@ -227,7 +227,7 @@ class Found:
     Attributes:
         text: its text, to pass to ``swap`` as ``old``; None: there is none.
         registration: the registration; if it is damaged, the one of the newest checkpoint.
-        complete: whether every shard has had a checkpoint.
+        complete: whether every shard should have a checkpoint: each has had one, or an import brings it.
         problem: why it was taken from a checkpoint; otherwise empty.
     """
 
