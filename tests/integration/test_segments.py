@@ -570,10 +570,12 @@ def test_another_number_of_shards(client, of_segments, folder, moved, kind, befo
 def test_a_growing_filter_moves_and_grows_on(client, of_segments, folder, moved, segments, before, after):
     """In another number of shards each row is cut anew, and the next ones are as they would have been."""
     size = {4: {"capacity": 8_000, "error_rate": 1e-4}, 18: {"capacity": 40_000, "error_rate": 1e-5}}[segments]
+    count = {4: 40_000, 18: 20_000}[segments]  # in several slices, and in one
     news = of_segments("news", before, archive=folder, segments=segments, retention="growing", **size)
-    items = [f"https://example.com/{number}" for number in range(40_000)]
+    items = [f"https://example.com/{number}" for number in range(count)]
     news.insert_many(items)
     ages, rows, bits, told = news.ages(items), rows_of(news), bitmaps(news, client), news.info()
+    assert (len(rows) > 1) == (segments == 4)
     with moved(news, after) as found:
         assert bitmaps(found, client) == bits
         assert found.ages(items) == ages
