@@ -22,8 +22,9 @@ import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.archive_steps import ArchiveSteps
-from support.archives import blob_of, drop_field, leftovers, lie, more, piece_of, put, sound
+from support.archives import blob_of, drop_field, leftovers, lie, more, on, piece_of, put, sound, verified
 from support.disk import mounted
+from support.exports import export_to, import_from
 from support.mongo import MongoServer
 from support.servers import Server, wait_until
 
@@ -36,14 +37,11 @@ from urifilter_redis import (
     UriFilter,
     UriFilterError,
 )
-from urifilter_redis.archive.export import ExportedFilter, export
-from urifilter_redis.archive.importing import import_
-from urifilter_redis.archive.maintenance import entries, examine_archive, show, verify_all
+from urifilter_redis.archive.export import ExportedFilter
+from urifilter_redis.archive.maintenance import entries, examine_archive, show
 from urifilter_redis.base_blocking import drop_filter
-from urifilter_redis.engine.driver import drive
 from urifilter_redis.protocol.config import FORMAT
 from urifilter_redis.storage import documents
-from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.documents import PIECE
 from urifilter_redis.storage.packing import pack
 from urifilter_redis.storage.records import KINDS
@@ -90,9 +88,8 @@ def made(tmp_path_factory):
                 make(server, root / folder, name)
             server.ask("flushall")
             shutil.rmtree(root / "data")
-    backend = open_backend((root / "archive").as_uri())
     for name in RETENTIONS:
-        drive(export(backend, name, root / f"{name}.uf", lambda *_: None))
+        export_to((root / "archive").as_uri(), name, root / f"{name}.uf")
     return root
 
 
@@ -109,10 +106,11 @@ def copied(made, tmp_path):
 
 def look(server, archive, name, *, also=()):
     """Open a filter in an empty Redis: return what was restored, all that must be seen being seen, or the error."""
+    address = archive.as_uri() if isinstance(archive, Path) else archive
     with server.client() as admin:
         admin.flushall()
         try:
-            with UriFilter.open(name, redis=server.url, archive=archive.as_uri()) as opened:
+            with UriFilter.open(name, redis=server.url, archive=address) as opened:
                 assert 0 not in opened.ages([*FIRST, *also])
                 assert not any(opened.ages(NEVER))
                 assert opened.info().phase == "idle"
@@ -210,7 +208,7 @@ def test_registration_with_a_flipped_bit(made, copied, any_server):
         path = archive / "forever.filter" / "filter.json"
         path.write_bytes(text)
         assert look(any_server, archive, "forever").checkpoint == 2
-        assert drive(verify_all(open_backend(archive.as_uri()), "forever", lambda *_: None)).problems == ()
+        assert verified(archive.as_uri(), "forever").problems == ()
         found, again = (json.loads(each)["document"] for each in (path.read_bytes(), whole))
         assert (found["config"], documents.note_of(path.read_bytes())) == (again["config"], 1)
 
@@ -218,17 +216,17 @@ def test_registration_with_a_flipped_bit(made, copied, any_server):
 def test_who_only_looks_at_a_flipped_bit(copied):
     """Verify, list, doctor and show say it, and go on: they write nothing."""
     archive = copied()
-    path, backend = archive / "forever.filter" / "filter.json", open_backend(archive.as_uri())
+    path, address = archive / "forever.filter" / "filter.json", archive.as_uri()
     path.write_bytes(path.read_bytes()[:-30])
     damaged = path.read_bytes()
-    verified = drive(verify_all(backend, "forever", lambda *_: None))
-    (problem,) = verified.problems
-    assert ("the newest checkpoint has it, too" in problem, verified.checkpoints["forever"]) == (True, [2])
-    (listed,) = [each for each in drive(entries(backend)) if each.filter == "forever"]
+    found = verified(address, "forever")
+    (problem,) = found.problems
+    assert ("the newest checkpoint has it, too" in problem, found.checkpoints["forever"]) == (True, [2])
+    (listed,) = [each for each in on(address, entries) if each.filter == "forever"]
     assert (listed.problems, listed.capacity) == ((problem,), SETTINGS["capacity"])
-    registration, shown = drive(show(backend, "forever"))
+    registration, shown = on(address, show, "forever")
     assert (registration.config.uid, len(shown)) == (listed.uid, 2)
-    findings = {each.subject: each.level for each in drive(examine_archive(backend))}
+    findings = {each.subject: each.level for each in on(address, examine_archive)}
     assert findings["archive of forever"] == "danger"
     assert path.read_bytes() == damaged
 
@@ -627,19 +625,19 @@ def test_damaged_export(name, made, tmp_path, data):
             assert right(exported.ages(some), seen)
     shutil.rmtree(tmp_path / "archive", ignore_errors=True)
     (tmp_path / "archive").mkdir()
-    backend = open_backend((tmp_path / "archive").as_uri())
+    archive = (tmp_path / "archive").as_uri()
     try:
         with ExportedFilter(path) as exported:
             exported.verify()
     except ArchiveError:
         with pytest.raises(ArchiveError):
-            drive(import_(backend, path, lambda *_: None))
-        assert drive(backend.keys()) == []
-        assert drive(backend.blobs()) == []
+            import_from(archive, path)
+        assert on(archive, lambda backend: backend.keys()) == []
+        assert on(archive, lambda backend: backend.blobs()) == []
     else:
         assert harmless
-        drive(import_(backend, path, lambda *_: None))
-        sound((tmp_path / "archive").as_uri(), slices=name != "rolling")
+        import_from(archive, path)
+        sound(archive, slices=name != "rolling")
 
 
 def lying_export(path, change):
@@ -653,7 +651,7 @@ def lying_export(path, change):
     path.write_bytes(b"%s\n%d\n%s%s" % (magic, len(text), text, rest[end:]))
 
 
-_LAST = ("checkpoints", 0)
+_LAST, _NO_PIECE = ("checkpoints", 0), {"length": 1, "packed": 1, "sha256": "0" * 64}
 
 
 def same_blob(values):
@@ -661,14 +659,6 @@ def same_blob(values):
     content = values["checkpoints"][0]["bitmaps"][0]["content"]
     values["checkpoints"][0]["records"]["forgotten"] = {"blob": content["blob"], "pieces": content["pieces"] * 2}
     values["sizes"][values["blobs"].index(content["blob"])] *= 2
-
-
-def without_blob(values):
-    """Let records be in no blob."""
-    values["checkpoints"][0]["records"]["forgotten"] = {
-        "blob": "",
-        "pieces": [{"length": 1, "packed": 1, "sha256": "0" * 64}],
-    }
 
 
 EXPORTS = {
@@ -687,7 +677,7 @@ EXPORTS = {
     "no checkpoints": put([], "checkpoints"),
     "epoch far away": lambda values: far_away(values["checkpoints"][0]),
     "one blob twice": same_blob,
-    "no blob": without_blob,
+    "no blob": put({"blob": "", "pieces": [_NO_PIECE]}, *_LAST, "records", "forgotten"),
 }
 
 
@@ -697,10 +687,9 @@ def test_lying_export(name, made, tmp_path):
     path = Path(shutil.copy(made / "forever.uf", tmp_path / "exported"))
     lying_export(path, EXPORTS[name])
     (tmp_path / "deep" / "archive").mkdir(parents=True)
-    backend = open_backend((tmp_path / "deep" / "archive").as_uri())
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ArchiveError):
-        drive(import_(backend, path, lambda *_: None))
+        import_from((tmp_path / "deep" / "archive").as_uri(), path)
     assert sorted(tmp_path.rglob("*")) == before
     with pytest.raises(ArchiveError), ExportedFilter(path) as exported:
         exported.contains_many(FIRST)
@@ -711,20 +700,15 @@ def test_lying_export(name, made, tmp_path):
 @pytest.mark.parametrize("name", RETENTIONS)
 def test_import(name, made, archive, any_server):
     """What was exported is restored from where it was imported; again, or older, it changes nothing."""
-    backend = open_backend(archive)
     for _ in range(2):
-        assert drive(import_(backend, made / f"{name}.uf", lambda *_: None))[0] == name
+        assert import_from(archive, made / f"{name}.uf")[0] == name
     with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
         assert opened.restored.checkpoint == 2
         assert 0 not in opened.ages([*FIRST, *SECOND])
         opened.insert_many(THIRD)
         opened.checkpoint()
-    any_server.ask("flushall")
-    drive(import_(backend, made / f"{name}.uf", lambda *_: None))
-    with UriFilter.open(name, redis=any_server.url, archive=archive) as opened:
-        assert 0 not in opened.ages([*FIRST, *SECOND, *THIRD])
-        assert not any(opened.ages(NEVER))
-    drive(backend.close())
+    import_from(archive, made / f"{name}.uf")
+    assert look(any_server, archive, name, also=[*SECOND, *THIRD]).checkpoint == 3
     assert leftovers(archive) == 0
     sound(archive, slices=name != "rolling")
 
@@ -787,14 +771,11 @@ def test_an_import_that_takes_long(exported, archive, monkeypatch):
 
 def test_import_over_another(made, archive, any_server):
     """Another filter of the name is left as it is."""
-    make_it = UriFilter.create("forever", redis=any_server.url, archive=archive, **SETTINGS)
-    with make_it as other:
+    with UriFilter.create("forever", redis=any_server.url, archive=archive, **SETTINGS) as other:
         other.insert_many(THIRD)
         other.checkpoint()
-    backend = open_backend(archive)
     with pytest.raises(ConfigMismatch, match="forever"):
-        drive(import_(backend, made / "forever.uf", lambda *_: None))
-    drive(backend.close())
+        import_from(archive, made / "forever.uf")
     any_server.ask("flushall")
     with UriFilter.open("forever", redis=any_server.url, archive=archive) as other:
         assert 0 not in other.ages(THIRD)
@@ -902,10 +883,7 @@ def test_mongodb_killed_in_a_checkpoint(kept_mongo, any_server, monkeypatch):
             kept_mongo.start()
             steps.at(0, kept_mongo.kill)
             wait_until(lambda: completes(news.checkpoint), "its client does not find the server again")
-            any_server.ask("flushall")
-            with UriFilter.open("news", redis=any_server.url, archive=archive) as again:
-                assert 0 not in again.ages(seen)
-                assert not any(again.ages(NEVER))
+            assert not isinstance(look(any_server, archive, "news", also=seen), UriFilterError)
             leftovers(archive)
             sound(archive)
         news.drop()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
-from support.archives import leftovers, let_restorers_die, sound
+from support.archives import files, leftovers, let_restorers_die, sound
 from support.killer import name_of
 from support.servers import Saved
 
@@ -116,12 +115,10 @@ def test_damaged_closed_slice_is_written_anew(any_server, folder, archived_filte
     news.insert_many(range(300))
     news.rotate()
     news.checkpoint()
-    blobs = set(news._session.backend.root.glob("*/*/*.blob"))
+    blobs = files(folder, "*.blob")
     news.insert("a")
     news.checkpoint()
-    (kept,) = [
-        path for path in news._session.backend.root.glob("*/*/*.blob") if path in blobs and path.stat().st_size > 300
-    ]
+    (kept,) = [path for path in files(folder, "*.blob") if path in blobs and path.stat().st_size > 300]
     kept.write_bytes(bytes(len(kept.read_bytes())))
     news.insert("b")
     news.checkpoint()
@@ -308,19 +305,18 @@ def test_rejected_or_offered_once_more_between_what_is_read(any_server, folder, 
     assert "x" in {each.item for each in [*again.dead_letters(), *again.in_flight()]} or again.release(["x"]) == [True]
 
 
-def test_inserted_after_the_bitmaps_were_read(any_server, archived_filter):
+def test_inserted_after_the_bitmaps_were_read(any_server, admin, archived_filter):
     """The record comes back without the item: the repeat has the same answer, and the item is seen from then on."""
     news = archived_filter(capacity=1000)
     session = news._session
     digest = hasher(session.config.hash, session.config.seed)([encode_item("x")])[0]
     running = Suspended(checkpoint(session), news._connector, "HSCAN replies")
     for after in ("the bitmaps", "a restore"):
-        with any_server.client() as client:
-            seconds, _ = client.time()
-            call_id = f"0123456789abcdef/0/1/{1000 * seconds + 60_000}"
-            call = calls.items("insert", session.config, session.keys.shard(0), session.view(0), call_id, digest)
-            client.script_load(call.script.source)
-            assert client.execute_command(*call.command()) == [0], after
+        seconds, _ = admin.time()
+        call_id = f"0123456789abcdef/0/1/{1000 * seconds + 60_000}"
+        call = calls.items("insert", session.config, session.keys.shard(0), session.view(0), call_id, digest)
+        admin.script_load(call.script.source)
+        assert admin.execute_command(*call.command()) == [0], after
         if after == "the bitmaps":
             running.go_on()
             any_server.ask("flushall")
@@ -400,7 +396,7 @@ def test_a_rotation_that_is_not_finished(any_server, folder, archived_filter):
         news.rotate()
     news.insert(2)
     Suspended(rotate(news._session), news._connector, "build piece")
-    (lost,) = Path(urlsplit(folder).path).glob("*.filter/*/slice-*-1.json")
+    (lost,) = files(folder, "slice-*-1.json")
     lost.unlink()
     any_server.ask("unlink", news._session.keys.shard(0).slice("today"))
     again = archived_filter()

@@ -13,17 +13,15 @@ import shutil
 import socket
 import struct
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.archives import blob_of, checkpoints, leftovers, lie, piece_of, sound
+from support.archives import blob_of, checkpoints, files, leftovers, lie, on, piece_of, root, sound, verified
+from support.exports import export_to, import_from
 from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter
-from urifilter_redis.archive.export import export
-from urifilter_redis.archive.importing import import_
-from urifilter_redis.archive.maintenance import entries, verify_all
+from urifilter_redis.archive.maintenance import entries
 from urifilter_redis.engine.backend import Key
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.flows.checkpoint import checkpoint
@@ -37,42 +35,49 @@ RING = SETTINGS | {"retention": "ring", "slices": 3, "period": "1d"}
 ROLLING = SETTINGS | {"retention": "rolling", "slices": 4, "period": "1d"}
 
 
-def items(number):
-    return [f"{number}-{n}" for n in range(40)]
+def items(*numbers):
+    return [f"{number}-{n}" for number in numbers for n in range(40)]
 
 
-def root(archive):
-    return Path(urlsplit(archive).path)
+def fill(news, *numbers):
+    """Insert items, and write a checkpoint, for each of some numbers."""
+    for number in numbers:
+        news.insert_many(items(number))
+        news.checkpoint()
 
 
 def make(server, archive, name="news", times=2, **settings):
     """Make a filter with some checkpoints, and rotations if it has any."""
     with UriFilter.create(name, redis=server.url, archive=archive, **(settings or SETTINGS)) as it:
         for number in range(times):
-            it.insert_many(items(number))
-            it.checkpoint()
+            fill(it, number)
             if "period" in settings:
                 it.rotate()
         return it.config.uid
 
 
 def problems(archive, name=None):
-    backend = open_backend(archive)
-    found = drive(verify_all(backend, name, lambda *_: None)).problems
-    drive(backend.close())
-    return found
+    return verified(archive, name).problems
 
 
 def remove(archive, key):
     """Remove a document and nothing else."""
-    backend = open_backend(archive)
-    assert drive(backend.swap(key, drive(backend.read(key)), None))
-    drive(backend.close())
+    text = on(archive, lambda backend: backend.read(key))
+    assert on(archive, lambda backend: backend.swap(key, text, None))
 
 
 def reopen(server, archive):
     server.ask("flushall")
     return UriFilter.open("news", redis=server.url, archive=archive)
+
+
+def restored_well(server, archive, *numbers):
+    """Check that the newest checkpoint is restored, with all of these items, and that the archive is sound."""
+    with reopen(server, archive) as news:
+        assert news.restored.problems == ()
+        assert 0 not in news.ages(items(*numbers))
+    leftovers(archive)
+    sound(archive)
 
 
 def test_registration_is_gone(any_server, archive):
@@ -83,11 +88,9 @@ def test_registration_is_gone(any_server, archive):
     (problem,) = problems(archive)
     assert "registration of 'news' is missing" in problem
     assert problems(archive, "news") == (problem,)
-    backend = open_backend(archive)
-    assert [each.problems for each in drive(entries(backend))] == [(problem,), ()]
-    blob = drive(backend.blobs("news"))[0]
-    drive(backend.delete("news", [blob.id]))
-    drive(backend.close())
+    assert [each.problems for each in on(archive, entries)] == [(problem,), ()]
+    blob = on(archive, lambda backend: backend.blobs("news"))[0]
+    on(archive, lambda backend: backend.delete("news", [blob.id]))
     found = problems(archive)
     assert len(found) > 1
     assert any(blob.id in each for each in found)
@@ -134,18 +137,13 @@ def test_newest_checkpoint_is_gone(any_server, archive):
     remove(archive, Key("news", "checkpoint", uid, 1, 0))  # of 1, 2 and 3 the third
     (problem,) = problems(archive)
     assert problem == "checkpoint 3 of 'news', shard 1: its document is gone"
-    backend = open_backend(archive)
-    assert drive(entries(backend))[0].problems == (problem,)
-    drive(backend.close())
+    assert on(archive, entries)[0].problems == (problem,)
     with reopen(any_server, archive) as news:
         assert news.restored.problems == ("checkpoint 3, shard 1: its document is gone",)
-        assert 0 not in news.ages([*items(0), *items(1)])
+        assert 0 not in news.ages(items(0, 1))
         news.checkpoint()
     assert problems(archive) == ()
-    with reopen(any_server, archive) as news:
-        assert news.restored.problems == ()
-    leftovers(archive)
-    sound(archive)
+    restored_well(any_server, archive, 0, 1)
 
 
 def test_checkpoint_before_is_gone(any_server, archive):
@@ -157,8 +155,7 @@ def test_checkpoint_before_is_gone(any_server, archive):
     assert out.decode() == "checkpoint 2 of 'news', shard 1: its document is gone\n"
     assert err.startswith("news: 2 checkpoints of each shard can be restored, but 1 of shard 1\n")
     with UriFilter.open("news", redis=any_server.url, archive=archive) as news:
-        news.insert_many(items(4))
-        news.checkpoint()
+        fill(news, 4)
     assert problems(archive) == ()
     err = cli.run("archive", "verify", "--archive", archive)[1]
     assert err.splitlines()[0] == "news: 2 checkpoints of each shard can be restored"
@@ -185,8 +182,7 @@ def test_a_checkpoint_of_what_is_gone(any_server, folder):
     make(any_server, folder)
     older = shutil.copy(checkpoints(folder)[0], root(folder) / "older")
     with UriFilter.open("news", redis=any_server.url, archive=folder) as news:
-        news.insert_many(items(2))
-        news.checkpoint()
+        fill(news, 2)
         shutil.copy(older, checkpoints(folder)[-1])
         assert any("checkpoint 3 " in problem for problem in problems(folder))
         assert news.checkpoint().shards == 1
@@ -197,8 +193,7 @@ def test_all_checkpoints_are_gone(any_server, archive):
     """The only one of a shard: it is told, and the filter is not brought back with less; none is missed before it."""
     with UriFilter.create("news", redis=any_server.url, archive=archive, shards=2, **SETTINGS) as news:
         assert problems(archive) == ()
-        news.insert_many(items(0))
-        news.checkpoint()
+        fill(news, 0)
         uid = news.config.uid
     remove(archive, Key("news", "checkpoint", uid, 1, 0))
     assert problems(archive) == ("checkpoints of 'news', shard 1: they are gone",)
@@ -296,12 +291,12 @@ def test_everything_that_is_wrong(any_server, folder, monkeypatch):
 def test_after_an_import(any_server, folder, tmp_path):
     """An exported rolling filter has no closed slices: they are missing until they would have expired."""
     make(any_server, folder, **ROLLING)
-    backend, there = open_backend(folder), (tmp_path / "there").as_uri()
-    drive(export(backend, "news", tmp_path / "exported", lambda *_: None))
-    drive(import_(open_backend(there), tmp_path / "exported", lambda *_: None))
+    there = (tmp_path / "there").as_uri()
+    export_to(folder, "news", tmp_path / "exported")
+    import_from(there, tmp_path / "exported")
     assert problems(there) == ("slice 0 of 'news', shard 0: it is missing: what it held expires late",)
     with reopen(any_server, there) as news:
-        assert 0 not in news.ages([*items(0), *items(1)])
+        assert 0 not in news.ages(items(0, 1))
         while news.epoch() < 7:
             news.rotate()
         assert news.rotate().problems == ()
@@ -344,22 +339,17 @@ WAYS = {
 }
 
 
+def spoil_file(way, path):
+    """Put something in the place of a file that cannot be read; return a part of the reason that is told."""
+    do, reason = WAYS[way]
+    path.unlink(missing_ok=True)
+    do(path)
+    return reason
+
+
 @pytest.fixture(params=WAYS)
 def spoil(request):
-    """Put something in the place of a file that cannot be read; return a part of the reason that is told."""
-
-    def spoil(path):
-        do, reason = WAYS[request.param]
-        if path.exists():
-            path.unlink()
-        do(path)
-        return reason
-
-    return spoil
-
-
-def files(folder, pattern):
-    return list(root(folder).glob(f"*.filter/*/{pattern}"))
+    return functools.partial(spoil_file, request.param)
 
 
 def largest_blob(document):
@@ -397,10 +387,7 @@ def spoiled(folder, way, what, key) -> list[str]:
     """Put something in the place of the document of a key, or of its largest blob; return what is told."""
     document = checkpoints(folder)[-1] if key.kind == "checkpoint" else slice_of(folder, key.epoch)
     path = document if what == "document" else largest_blob(document)
-    do, reason = WAYS[way]
-    path.unlink()
-    do(path)
-    return [str(path), reason]
+    return [str(path), spoil_file(way, path)]
 
 
 def harmed(mongodb, how, key) -> list[str]:
@@ -439,11 +426,11 @@ def test_rotation_without_a_slice(harm, any_server):
         assert all("slice 1" in problem for problem in told)
         assert any(all(each in problem for each in said) for problem in told)
         assert (news.epoch(), news.info().phase) == (3, "idle")
-        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
+        assert 0 not in news.ages(items(0, 1, 2))
         while news.epoch() < 7:
             news.rotate()
         assert news.rotate().problems == ()
-        assert set(news.ages([*items(0), *items(1), *items(2)])) == {0}
+        assert set(news.ages(items(0, 1, 2))) == {0}
         news.drop()
     leftovers(archive)
 
@@ -472,14 +459,8 @@ def test_restore_without_the_newest(harm, any_server):
         (problem,) = news.restored.problems
         assert all(each in problem for each in said)
         assert 0 not in news.ages(items(0))
-        for epoch in (1, 2):
-            news.insert_many(items(epoch))
-            news.checkpoint()
-    with reopen(any_server, archive) as news:
-        assert news.restored.problems == ()
-        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
-    leftovers(archive)
-    sound(archive)
+        fill(news, 1, 2)
+    restored_well(any_server, archive, 0, 1, 2)
 
 
 def test_nothing_good_to_restore(spoil, any_server, folder):
@@ -504,14 +485,8 @@ def test_checkpoint_that_takes_over(spoil, any_server, folder):
         news.checkpoint()
         for blob in files(folder, "*.blob"):
             spoil(blob)
-        for epoch in (1, 2):
-            news.insert_many(items(epoch))
-            news.checkpoint()
-    with reopen(any_server, folder) as news:
-        assert news.restored.problems == ()
-        assert 0 not in news.ages([*items(0), *items(1), *items(2)])
-    leftovers(folder)
-    sound(folder)
+        fill(news, 1, 2)
+    restored_well(any_server, folder, 0, 1, 2)
 
 
 def test_registration_that_cannot_be_read(spoil, any_server, folder):

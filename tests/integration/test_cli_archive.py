@@ -13,11 +13,10 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from support import cli
-from support.archives import checkpoints, leftovers, sound
+from support.archives import checkpoints, files, leftovers, on, root, sound
 from support.disk import fill, mounted
 from support.forked import in_child
 from support.pipelines import pipelines
@@ -94,16 +93,7 @@ def check(*span, **where) -> set[bool]:
 
 
 def documents(archive, name="news") -> list[Document]:
-    backend = open_backend(archive)
-    found = drive(show(backend, name))[1]
-    drive(backend.close())
-    return found
-
-
-def files(archive, pattern) -> list[Path]:
-    """Return the files of all filters of an archive, the newest last."""
-    found = Path(urlsplit(archive).path).glob(f"*.filter/*/{pattern}")
-    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+    return on(archive, show, name)[1]
 
 
 def flip(path, at=-1) -> None:
@@ -141,15 +131,15 @@ def test_checkpoint_and_restore_as_json(there):
     """--json has the attributes of what the library returns."""
     make()
     add(100)
-    done = json.loads(cli.run("checkpoint", "news", "--json")[0])
+    done = cli.json_of("checkpoint", "news")
     assert list(done) == ["filter", *names(Written)]
     assert (done["filter"], done["number"], done["shards"]) == ("news", 1, 1)
     assert done["size"] > 0
-    full = json.loads(cli.run("checkpoint", "news", "--full", "--json")[0])
+    full = cli.json_of("checkpoint", "news", "--full")
     assert (full["number"], full["shards"], full["size"]) == (2, 1, done["size"])
-    assert json.loads(cli.run("restore", "news", "--json")[0]) == {"filter": "news", "shards": 0}
+    assert cli.json_of("restore", "news") == {"filter": "news", "shards": 0}
     there.ask("flushall")
-    back = json.loads(cli.run("restore", "news", "--json")[0])
+    back = cli.json_of("restore", "news")
     assert list(back) == ["filter", *names(Restored)]
     assert (back["shards"], back["checkpoint"], back["problems"]) == (1, 2, [])
     assert back["begun"] == pytest.approx(full["begun"], abs=1)
@@ -187,12 +177,9 @@ def test_no_archive_named(there, monkeypatch):
     make()
     monkeypatch.delenv("URIFILTER_ARCHIVE")
     for command in (["restore", "news"], ["checkpoint", "news"], ["worker", "--once"]):
-        out, err = cli.run(*command, code=2)
-        assert out == b""
-        assert "archive" in err
+        assert "archive" in cli.stderr_of(*command, code=2)
     for command in (["list"], ["import", "x"], ["prune"]):
-        out, err = cli.run("archive", *command, code=2)
-        assert out == b""
+        err = cli.stderr_of("archive", *command, code=2)
         assert "which archive? Say --archive or set URIFILTER_ARCHIVE" in err
     UriFilter.create("plain", capacity=1000).close()
     assert "made without an archive" in cli.run("restore", "plain", code=2)[1]
@@ -221,8 +208,7 @@ def test_never_an_empty_filter(there, monkeypatch):
     for command in ("add", "check", "dedupe"):
         assert cli.run(command, "--filter", "news", given=b"1\n", code=2)[0] == b""
     for command in ("info", "checkpoint", "restore"):
-        out, err = cli.run(command, "news", code=2)
-        assert (out, "--archive" in err) == (b"", True)
+        assert "--archive" in cli.stderr_of(command, "news", code=2)
     assert there.ask("keys") == []
 
 
@@ -231,13 +217,12 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
     make_kept(100)
     other = (tmp_path / "other").as_uri()
     UriFilter.create("more", capacity=1000, archive=other).close()
-    assert [each["filter"] for each in json.loads(cli.run("archive", "list", "--json")[0])] == ["news"]
-    listed = cli.run("archive", "list", "--json", "--archive", other)[0]
-    assert [each["filter"] for each in json.loads(listed)] == ["more"]
+    assert [each["filter"] for each in cli.json_of("archive", "list")] == ["news"]
+    assert [each["filter"] for each in cli.json_of("archive", "list", "--archive", other)] == ["more"]
     assert "does not have it" in cli.run("info", "news", "--archive", other, code=2)[1]
     there.ask("flushall")
     assert check(100) == {True}
-    assert json.loads(cli.run("info", "news", "--json")[0])["inserted"] == 100
+    assert cli.json_of("info", "news")["inserted"] == 100
 
 
 def test_wait_for_a_restore(there, folder, started):
@@ -249,9 +234,7 @@ def test_wait_for_a_restore(there, folder, started):
     with there.client() as admin:
         while admin.hget("urifilter:{news:0}:meta", "phase") != b"restoring":
             next(restorer)
-    out, err = cli.run("check", "--filter", "news", given=numbers(100), code=2)
-    assert out == b""
-    assert "restor" in err
+    assert "restor" in cli.stderr_of("check", "--filter", "news", given=numbers(100), code=2)
     waiting = started("check", "--filter", "news", "--wait", "2m")
     waiting.stdin.write(numbers(100))
     waiting.stdin.close()
@@ -277,7 +260,7 @@ def test_archive_list_and_show(there, folder):
         rotate()
     write_back()
     away = os.environ | {"URIFILTER_REDIS_URL": f"redis://127.0.0.1:{silent_port()}/0"}
-    listed = json.loads(cli.run("archive", "list", "--json", env=away)[0])
+    listed = cli.json_of("archive", "list", env=away)
     assert [list(each) for each in listed] == [names(Entry)] * 2
     fresh, news = listed
     assert (fresh["filter"], fresh["shards"], fresh["checkpointed"], fresh["begun"]) == ("fresh", 2, 0, None)
@@ -290,28 +273,22 @@ def test_archive_list_and_show(there, folder):
     assert "none yet" in rows[1]
     assert "damaged" not in out.decode()
     assert err == ""
-    shown = json.loads(cli.run("archive", "show", "news", "--json", env=away)[0])
+    shown = cli.json_of("archive", "show", "news", env=away)
     assert list(shown) == ["filter", "created", "config", "documents"]
     assert shown["config"]["uid"] == news["uid"]
     assert [list(each) for each in shown["documents"]] == [names(Document)] * (1 + news["slices"])
     assert [dataclasses.asdict(each) for each in documents(folder)] == shown["documents"]
     text = cli.run("archive", "show", "news", env=away)[0].decode()
     assert {line.split()[0] for line in text.split("\n\n")[1].splitlines()} == {"kind", "checkpoint", "slice"}
-    out, err = cli.run("archive", "show", "nope", env=away, code=2)
-    assert out == b""
-    assert "there is no filter 'nope'" in err
+    assert "there is no filter 'nope'" in cli.stderr_of("archive", "show", "nope", env=away, code=2)
 
 
 def test_archive_verify(there, folder):
     """Exit 0 and a count on stderr; one byte of a blob damaged: exit 1, and what it is of on stdout."""
-    make()
-    UriFilter.create("other", capacity=1000).close()
-    add(100)
-    write_back()
-    with UriFilter.open("other") as other:
+    make_kept(100)
+    with UriFilter.create("other", capacity=1000) as other:
         other.checkpoint()
-    out, err = cli.run("archive", "verify")
-    assert out == b""
+    err = cli.stderr_of("archive", "verify")
     assert err.splitlines()[:2] == [f"{name}: 1 checkpoint of each shard can be restored" for name in ("news", "other")]
     assert err.splitlines()[2].startswith("2 documents, ")
     assert err.endswith(": 0 damaged\n")
@@ -321,7 +298,7 @@ def test_archive_verify(there, folder):
     (line,) = out.decode().splitlines()
     assert line.startswith("checkpoint of 'news', shard 0, epoch 0: ")
     assert err.endswith(": 1 damaged\n")
-    found = json.loads(cli.run("archive", "verify", "news", "--json", code=1)[0])
+    found = cli.json_of("archive", "verify", "news", code=1)
     assert list(found) == names(Verified)
     assert found["problems"] == [line]
     assert found["checkpoints"] == {"news": [0]}
@@ -336,9 +313,9 @@ def test_a_damaged_document(there, folder):
     flip(document, 20)
     before = files(folder, "*")
     assert "1 damaged: urifilter archive verify" in cli.run("archive", "list")[0].decode()
-    (listed,) = json.loads(cli.run("archive", "list", "--json")[0])
+    (listed,) = cli.json_of("archive", "list")
     assert len(listed["problems"]) == 1
-    (shown,) = json.loads(cli.run("archive", "show", "news", "--json")[0])["documents"]
+    (shown,) = cli.json_of("archive", "show", "news")["documents"]
     assert shown["problem"] == listed["problems"][0]
     assert cli.run("archive", "verify", code=1)[0].decode() == f"{shown['problem']}\n"
     _, err = cli.run("archive", "prune", "--older-than", "0s", code=1)
@@ -360,10 +337,8 @@ def test_export_is_asked_without_a_server(there, tmp_path):
         news.forget(numbers(10).split())
     write_back()
     file = tmp_path / "news.urifilter"
-    out, err = cli.run("archive", "export", "news", file)
-    assert out == b""
-    assert err.startswith(f"{file}: news as of 20")
-    told = json.loads(cli.run("archive", "export", "news", file, "--json")[0])
+    assert cli.stderr_of("archive", "export", "news", file).startswith(f"{file}: news as of 20")
+    told = cli.json_of("archive", "export", "news", file)
     assert (told["filter"], told["file"], told["size"]) == ("news", str(file), file.stat().st_size)
     asked = [((), 0, (0, 500)), (("--new",), 0, (0, 500)), (("--max-age", "2"), 0, (0, 500)), ((), 1, (900, 950))]
     answers = [
@@ -378,9 +353,7 @@ def test_export_is_asked_without_a_server(there, tmp_path):
     data = file.read_bytes()
     for damaged in (b"something else\n", data[: len(data) // 2]):
         file.write_bytes(damaged)
-        out, err = cli.run("check", "--archive-file", file, given=numbers(500), code=2, env=away)
-        assert out == b""
-        assert str(file) in err
+        assert str(file) in cli.stderr_of("check", "--archive-file", file, given=numbers(500), code=2, env=away)
 
 
 def test_export_of_nothing(there, tmp_path):
@@ -400,19 +373,17 @@ def test_import_elsewhere(there, other_server, folder, tmp_path):
     file = tmp_path / "news.urifilter"
     cli.run("archive", "export", "news", file)
     other = (tmp_path / "other").as_uri()
-    out, err = cli.run("archive", "import", file, "--archive", other)
-    assert out == b""
-    assert "urifilter restore news" in err
+    assert "urifilter restore news" in cli.stderr_of("archive", "import", file, "--archive", other)
     where = ("--archive", other, "--redis", other_server.url)
     assert cli.run("restore", "news", *where)[0].startswith(b"news: restored 1 shard to checkpoint 1 of ")
     assert check(100, archive=other, redis=other_server.url) == {True}
-    told = json.loads(cli.run("archive", "import", file, "--archive", other, "--json")[0])
-    assert told == {"filter": "news", "uid": json.loads(cli.run("archive", "list", "--json")[0])[0]["uid"], "shards": 1}
+    told = cli.json_of("archive", "import", file, "--archive", other)
+    assert told == {"filter": "news", "uid": cli.json_of("archive", "list")[0]["uid"], "shards": 1}
     cli.run("drop", "news", "--yes")
     make()
     assert "another filter 'news'" in cli.run("archive", "import", file, code=2)[1]
     flip(file)
-    assert cli.run("archive", "import", file, "--archive", (tmp_path / "third").as_uri(), code=2)[0] == b""
+    cli.stderr_of("archive", "import", file, "--archive", (tmp_path / "third").as_uri(), code=2)
     assert not (tmp_path / "third").exists()
     sound(other)
     sound(folder)
@@ -433,11 +404,9 @@ def test_prune(there, folder):
             os.utime(path, (time.time() - age,) * 2)
             left.append(path)
     assert cli.run("archive", "prune", "--older-than", "3h")[1].startswith("removed 0 leftovers, 0 B")
-    out, err = cli.run("archive", "prune")
-    assert out == b""
-    assert err.startswith("removed 2 leftovers, 8 B, and 0 expired documents")
+    assert cli.stderr_of("archive", "prune").startswith("removed 2 leftovers, 8 B, and 0 expired documents")
     assert [path.exists() for path in left] == [False, False, True, True]
-    done = json.loads(cli.run("archive", "prune", "news", "--older-than", "10m", "--json")[0])
+    done = cli.json_of("archive", "prune", "news", "--older-than", "10m")
     assert list(done) == names(Pruned)
     assert done == {"blobs": 2, "packed": 8, "documents": 0, "problems": []}
     assert set(files(folder, "*")) == set(needed)
@@ -450,9 +419,7 @@ def test_drop(there, folder, monkeypatch):
     make_kept(100)
     with monkeypatch.context() as without:
         without.delenv("URIFILTER_ARCHIVE")
-        out, err = cli.run("drop", "news", "--yes", code=2)
-        assert out == b""
-        assert "--keep-archive" in err
+        assert "--keep-archive" in cli.stderr_of("drop", "news", "--yes", code=2)
         assert check(100, archive=folder) == {True}
         assert cli.run("drop", "news", "--yes", "--keep-archive") == (b"", "dropped news\n")
         assert there.ask("keys") == []
@@ -461,7 +428,7 @@ def test_drop(there, folder, monkeypatch):
     assert check(100) == {True}
     assert cli.run("drop", "news", "--yes") == (b"", "dropped news\n")
     assert there.ask("keys") == []
-    assert json.loads(cli.run("archive", "list", "--json")[0]) == []
+    assert cli.json_of("archive", "list") == []
     assert files(folder, "*") == []
     assert "there is no filter 'news'" in cli.run("drop", "news", "--yes", code=2)[1]
     make()
@@ -486,13 +453,12 @@ def test_worker_once(there, folder):
     assert all((each["error"], each["busy"], each["problems"]) == (None, False, []) for each in done)
     assert "news: rotated to epoch 1" in err
     assert "news: checkpoint 1, 1 of 1 shards" in err
-    out, err = cli.run("worker", "--once", "--filter", "news")
-    assert out == b""
+    err = cli.stderr_of("worker", "--once", "--filter", "news")
     assert "rotated" not in err
     assert "forever" not in err
     assert {(each.kind, each.epoch) for each in documents(folder)} == {("slice", 0), ("checkpoint", 1)}
     there.ask("flushall")
-    assert [each["restored"] for each in json.loads(cli.run("worker", "--once", "--json")[0])] == [1, 1]
+    assert [each["restored"] for each in cli.json_of("worker", "--once")] == [1, 1]
     assert check(100) == {True}
     sound(folder)
 
@@ -518,9 +484,8 @@ def test_worker_once_with_a_broken_filter(there):
 )
 def test_worker_wrong_use(there, folder, wrong):
     """Exit 2 with a message."""
-    Path(urlsplit(folder).path).mkdir()
-    out, err = cli.run("worker", *wrong, code=2)
-    assert (out, bool(err.strip())) == (b"", True)
+    root(folder).mkdir()
+    assert cli.stderr_of("worker", *wrong, code=2).strip()
 
 
 @pytest.mark.slow
@@ -544,7 +509,7 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     wait_until(written_back, "it does not write back")
     assert crawler.communicate(timeout=60)[0] == b""
     assert crawler.returncode == 0
-    inserted = json.loads(cli.run("info", "news", "--json")[0])["inserted"]
+    inserted = cli.json_of("info", "news")["inserted"]
     wait_until(lambda: max(each.inserted for each in documents(folder)) == inserted, "it does not write back the rest")
     server.kill()
     server.start()
@@ -596,7 +561,7 @@ class Stopped(Exception):
 @contextlib.contextmanager
 def held(archive):
     """Hold the lock of the filter's documents: a checkpoint uploads, and waits before it counts."""
-    with (Path(urlsplit(archive).path) / "news.filter" / ".lock").open("ab") as file:
+    with (root(archive) / "news.filter" / ".lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -604,8 +569,7 @@ def held(archive):
 def uploading(archive, checkpoints) -> bool:
     """Whether there are more blobs than so many checkpoints, of which each has two, need."""
     # Only counted: a file that is renamed meanwhile can be missed (it is asked again), but no file is looked at.
-    folder = Path(urlsplit(archive).path)
-    found = [path for pattern in ("*.blob", "*.part") for path in folder.glob(f"*.filter/*/{pattern}")]
+    found = [path for pattern in ("*.blob", "*.part") for path in root(archive).glob(f"*.filter/*/{pattern}")]
     return len(found) > 2 * checkpoints
 
 
@@ -619,11 +583,11 @@ def test_two_workers(there, folder, started):
         wait_until(lambda: uploading(folder, 1), "it does not upload")
         slow.send_signal(signal.SIGSTOP)
         assert os.WIFSTOPPED(os.waitpid(slow.pid, os.WUNTRACED)[1])
-    (busy,) = json.loads(cli.run("worker", "--once", "--json")[0])
+    (busy,) = cli.json_of("worker", "--once")
     assert (busy["busy"], busy["checkpoint"], busy["error"]) == (True, None, None)
     there.ask("hset", "urifilter:{news:0}:meta", "leased", 0)
     add(200, 300)
-    (quick,) = json.loads(cli.run("worker", "--once", "--json")[0])
+    (quick,) = cli.json_of("worker", "--once")
     assert (quick["busy"], quick["error"], quick["shards"]) == (False, None, 1)
     add(300, 400)
     slow.send_signal(signal.SIGCONT)
@@ -679,9 +643,9 @@ def own_disk(there, monkeypatch):
         yield folder
 
 
-def about(folder, code: int) -> list[tuple[str, str]]:
+def about(folder) -> list[tuple[str, str]]:
     """Return the levels and texts of doctor about the archive."""
-    found = json.loads(cli.run("doctor", "--json", "--archive", folder.as_uri(), code=code)[0])
+    found = cli.json_of("doctor", "--archive", folder.as_uri(), code=1)
     return [(each["level"], each["text"]) for each in found if each["subject"].startswith("archive")]
 
 
@@ -697,6 +661,12 @@ def as_nobody(folder) -> list[tuple[str, str]]:
     return in_child(ask)
 
 
+def only(found, level: str, words: str) -> None:
+    """Check that doctor has one thing to say, of this level and with these words."""
+    ((its_level, text),) = found
+    assert (its_level, words in text) == (level, True), text
+
+
 def give(folder, uid):
     for path in (folder, *folder.rglob("*")):
         os.chown(path, uid, -1)
@@ -704,44 +674,36 @@ def give(folder, uid):
 
 def test_doctor_on_an_archive(own_disk):
     """What is well, what is damaged, and one that is not there yet; without --archive none is looked at."""
-    assert about(own_disk, 1)[0][0] == "ok"
-    assert "1 filter, " in about(own_disk, 1)[0][1]
+    assert about(own_disk)[0][0] == "ok"
+    assert "1 filter, " in about(own_disk)[0][1]
     (document,) = own_disk.rglob("checkpoint-*.json")
     document.write_text("{")
-    (_, (level, text)) = about(own_disk, 1)
-    assert (level, "archive verify" in text) == ("danger", True)
-    (found,) = about(own_disk.with_name("later"), 1)
-    assert (found[0], "the first create makes it" in found[1]) == ("note", True)
+    (_, damaged) = about(own_disk)
+    only([damaged], "danger", "archive verify")
+    only(about(own_disk.with_name("later")), "note", "the first create makes it")
     assert b"archive" not in cli.run("doctor", code=1)[0]
 
 
 def test_doctor_on_an_archive_that_cannot_be_written(own_disk):
     """A disk without room, and one that is mounted read-only."""
     fill(own_disk.parent / "full")
-    ((level, text),) = about(own_disk, 1)
-    assert (level, "make room" in text) == ("danger", True)
+    only(about(own_disk), "danger", "make room")
     (own_disk.parent / "full").unlink()
     subprocess.run(["mount", "-o", "remount,ro", own_disk.parent], check=True)
-    ((level, text),) = about(own_disk, 1)
-    assert (level, "mounted read-only" in text) == ("danger", True)
+    only(about(own_disk), "danger", "mounted read-only")
 
 
 def test_doctor_on_an_archive_of_somebody_else(own_disk):
     """A user who may only read it, one whose own mode is in the way, and root, whom nothing stops."""
-    ((level, text),) = as_nobody(own_disk)
-    assert level == "danger"
-    assert f"may not read or write {own_disk} (owner root, mode 755)" in text
+    only(as_nobody(own_disk), "danger", f"may not read or write {own_disk} (owner root, mode 755)")
     give(own_disk, NO_HOLDER)
     assert as_nobody(own_disk)[0][0] == "ok"
     (lock,) = own_disk.rglob(".lock")
     os.chown(lock, 0, -1)
-    ((level, text),) = as_nobody(own_disk)
-    assert (level, f"{lock} (owner root" in text) == ("danger", True)
-    ((level, text),) = about(own_disk, 1)
-    assert (level, "run doctor as nobody" in text) == ("note", True)
+    only(as_nobody(own_disk), "danger", f"{lock} (owner root")
+    only(about(own_disk), "note", "run doctor as nobody")
     own_disk.chmod(0)
-    ((level, text),) = as_nobody(own_disk)
-    assert (level, f"{own_disk} (owner nobody, mode 000)" in text) == ("danger", True)
+    only(as_nobody(own_disk), "danger", f"{own_disk} (owner nobody, mode 000)")
 
 
 def test_filter_without_an_archive_is_not_kept(there, folder, monkeypatch):
@@ -754,7 +716,7 @@ def test_filter_without_an_archive_is_not_kept(there, folder, monkeypatch):
     monkeypatch.setenv("URIFILTER_ARCHIVE", folder)
     _, err = cli.run("worker", "--once", code=2)
     assert err.count("plain has no archive, so nothing keeps it") == 1
-    done = json.loads(cli.run("worker", "--once", "--json", code=2)[0])
+    done = cli.json_of("worker", "--once", code=2)
     assert [(each["filter"], bool(each["error"])) for each in done] == [("news", False), ("plain", True)]
     assert b"plain has no archive, so nothing keeps it" in cli.run("doctor", code=1)[0]
 

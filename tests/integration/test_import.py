@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from urifilter_redis.importing.sources import SetSource
 pytestmark = pytest.mark.slow
 
 KEY = "spider:dupefilter"
+META = "urifilter:{news:0}:meta"
 
 
 def fingerprints(count: int, start: int = 0) -> list[str]:
@@ -55,21 +57,29 @@ def seen(news, items) -> int:
     return sum(news.contains_many(items))
 
 
-def begin(news, members, windows: int | None = None, **options) -> Import:
-    """Import some windows, and stop there; None: all."""
-    moving = Import(news, members, print, **options)
+def begin(news, members, windows: int | None = None, after: Callable[[int], object] = lambda _: None) -> Import:
+    """Import some windows, and stop there; None: all. After each window do something, which is told its number."""
+    moving = Import(news, members, print)
     for number, window in enumerate(moving.windows(), 1):
         moving.insert(window)
+        after(number)
         if number == windows:
             return moving
     moving.finish()
     return moving
 
 
-def begin_set(news, server, windows: int | None = None) -> Import:
-    """Import some windows of the set of a server, and stop there; None: all."""
+def begin_set(news, server, *windows, **more) -> Import:
+    """Do that with the set of a server."""
     with SetSource(KEY.encode(), redis=server.url) as members:
-        return begin(news, members, windows)
+        return begin(news, members, *windows, **more)
+
+
+@pytest.fixture
+def receiver(any_server):
+    """A filter for imports, in which none of ten thousands of members is found by chance."""
+    with Receiver.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-9) as news:
+        yield news
 
 
 @pytest.mark.quick
@@ -281,56 +291,41 @@ def test_ring_has_room_for_all_of_them_in_one_period(any_server, imported):
         assert not news.info().over_capacity
 
 
-def test_rehashing_set(any_server, small):
+def test_rehashing_set(any_server, admin, receiver, small):
     """Members that the set has throughout are all inserted, though it grows and shrinks while it is read."""
     members, others = fingerprints(5000), fingerprints(40_000, start=5000)
-    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=100_000) as news:
-        client.sadd(KEY, *members)
-        with SetSource(KEY.encode(), redis=any_server.url) as source:
-            moving = Import(news, source, print)
-            for number, window in enumerate(moving.windows()):
-                moving.insert(window)
-                some = others[number * 2000 : (number + 1) * 2000]
-                if some:
-                    client.sadd(KEY, *some)
-                if number >= 10:
-                    client.srem(KEY, *others[(number - 10) * 4000 : (number - 9) * 4000] or ["none"])
-            moving.finish()
-        assert seen(news, members) == 5000
+    admin.sadd(KEY, *members)
+
+    def change(number):
+        some = others[(number - 1) * 2000 : number * 2000]
+        if some:
+            admin.sadd(KEY, *some)
+        if number > 10:
+            admin.srem(KEY, *others[(number - 11) * 4000 : (number - 10) * 4000] or ["none"])
+
+    begin_set(receiver, any_server, after=change)
+    assert seen(receiver, members) == 5000
 
 
-def test_interrupted_import_goes_on(any_server, small, imported):
+def test_interrupted_import_goes_on(any_server, receiver, small, imported):
     """The same command reads the remaining members only; its counts are those of both runs."""
     any_server.ask("sadd", KEY, *fingerprints(3000))
-    with Receiver.create("news", capacity=10_000, error_rate=1e-9) as news:
-        done = begin_set(news, any_server, 4).counts.items
-        assert 1200 <= done < 1300
-        _, err = run("import", "news", "--set", KEY)
-        assert err == (
-            f"import: goes on after {done:,} members of an earlier run (--restart begins anew)\n"
-            "import: 3,000 members: 3,000 new, 0 seen before (filter news)\n"
-        )
-        assert seen(news, fingerprints(3000)) == 3000
-        begin_set(news, any_server, 4)
-        found, _ = imported("--set", KEY, "--restart")
-        assert (found["items"], found["resumed"]) == (3000, 0)
-
-
-def _dropped(server, news):
-    news.drop()
+    done = begin_set(receiver, any_server, 4).counts.items
+    assert 1200 <= done < 1300
+    _, err = run("import", "news", "--set", KEY)
+    assert err == (
+        f"import: goes on after {done:,} members of an earlier run (--restart begins anew)\n"
+        "import: 3,000 members: 3,000 new, 0 seen before (filter news)\n"
+    )
+    assert seen(receiver, fingerprints(3000)) == 3000
+    begin_set(receiver, any_server, 4)
+    found, _ = imported("--set", KEY, "--restart")
+    assert (found["items"], found["resumed"]) == (3000, 0)
 
 
 def _restored(server, news):
     server.ask("flushall")
     server.ask("sadd", KEY, *fingerprints(3000))
-
-
-def _fewer(server, news):
-    server.ask("hset", "urifilter:{news:0}:meta", "inserted", 500)
-
-
-def _more_members(server, news):
-    server.ask("sadd", KEY, "another")
 
 
 def _replaced(server, news):
@@ -344,19 +339,21 @@ def _restarted(server, news):
     server.start()
 
 
-@pytest.mark.parametrize(
-    ("harm", "reason"),
-    [
-        (_dropped, "dropped and created anew"),
-        (_restored, "restored from its archive"),
-        (_fewer, "fewer items"),
-        (_more_members, "source of the members has changed"),
-        (_replaced, "source of the members has changed"),
-        (_restarted, "server was restarted"),
-    ],
-)
-def test_note_that_does_not_count(make_server, folder, small, harm, reason):
+#: What may happen between two imports, and what the second one says.
+HARM = {
+    "dropped": (lambda _, news: news.drop(), "dropped and created anew"),
+    "restored": (_restored, "restored from its archive"),
+    "fewer items": (lambda server, _: server.ask("hset", META, "inserted", 500), "fewer items"),
+    "more members": (lambda server, _: server.ask("sadd", KEY, "another"), "source of the members has changed"),
+    "replaced": (_replaced, "source of the members has changed"),
+    "restarted": (_restarted, "server was restarted"),
+}
+
+
+@pytest.mark.parametrize("name", HARM)
+def test_note_that_does_not_count(make_server, folder, small, name):
     """In doubt the import begins anew and says why; every member is in the filter."""
+    harm, reason = HARM[name]
     server = make_server(appendonly="yes", appendfsync="always")
     where = {"redis": server.url, "archive": folder}
     server.ask("sadd", KEY, *fingerprints(3000))
@@ -372,17 +369,16 @@ def test_note_that_does_not_count(make_server, folder, small, harm, reason):
         assert seen(news, server.ask("smembers", KEY)) == server.ask("scard", KEY)
 
 
-def test_replaced_sorted_set(any_server, small):
+def test_replaced_sorted_set(any_server, admin, receiver, small):
     """A sorted set that was replaced is read from its beginning; one that was not, with a score of 0, goes on."""
-    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
-        client.zadd(KEY, dict.fromkeys(fingerprints(1000), 0))
-        with SetSource(KEY.encode(), redis=any_server.url) as members:
-            begin(news, members, 2)
-            assert Import(news, members, print).resumed > 0
-        client.delete(KEY)
-        client.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
-        assert begin_set(news, any_server).begun_anew == "the source of the members has changed"
-        assert seen(news, fingerprints(1000, start=1000)) == 1000
+    admin.zadd(KEY, dict.fromkeys(fingerprints(1000), 0))
+    with SetSource(KEY.encode(), redis=any_server.url) as members:
+        begin(receiver, members, 2)
+        assert Import(receiver, members, print).resumed > 0
+    admin.delete(KEY)
+    admin.zadd(KEY, dict.fromkeys(fingerprints(1000, start=1000), 0))
+    assert begin_set(receiver, any_server).begun_anew == "the source of the members has changed"
+    assert seen(receiver, fingerprints(1000, start=1000)) == 1000
 
 
 def test_sample_is_spread_over_the_part_that_was_read():
@@ -411,16 +407,15 @@ def test_ring_whose_first_items_have_expired(any_server, small):
         assert "expired" in moving.begun_anew
 
 
-def test_filter_that_loses_items_during_the_import(any_server, small):
+def test_filter_that_loses_items_during_the_import(any_server, receiver, small):
     """The end of the import says so, and the next run begins anew."""
-    with Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
-        any_server.ask("sadd", KEY, *fingerprints(1000))
-        with SetSource(KEY.encode(), redis=any_server.url) as members:
-            moving = begin(news, members, 2)
-            any_server.ask("hset", "urifilter:{news:0}:meta", "inserted", 0)
-            with pytest.raises(UriFilterError, match="fewer items than before; .* give the same command again"):
-                moving.finish()
-            assert Import(news, members, print).resumed == 0
+    any_server.ask("sadd", KEY, *fingerprints(1000))
+    with SetSource(KEY.encode(), redis=any_server.url) as members:
+        moving = begin(receiver, members, 2)
+        any_server.ask("hset", META, "inserted", 0)
+        with pytest.raises(UriFilterError, match="fewer items than before; .* give the same command again"):
+            moving.finish()
+        assert Import(receiver, members, print).resumed == 0
 
 
 @pytest.mark.parametrize("is_the_filters", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -429,65 +424,46 @@ def test_server_of_the_set_restarts_during_the_import(any_server, make_server, s
     source = make_server(appendonly="yes", appendfsync="always")
     target = source if is_the_filters else any_server
     source.ask("sadd", KEY, *fingerprints(3000))
-    with (
-        Receiver.create("news", redis=target.url, capacity=10_000, error_rate=1e-9) as news,
-        SetSource(KEY.encode(), redis=source.url) as members,
-    ):
-        moving = Import(news, members, print)
-        for number, window in enumerate(moving.windows()):
-            moving.insert(window)
-            if number == 3:
-                source.kill()
-                source.start()
-        moving.finish()
+    with Receiver.create("news", redis=target.url, capacity=10_000, error_rate=1e-9) as news:
+        moving = begin_set(news, source, after=lambda number: number == 4 and _restarted(source, news))
         assert moving.begun_anew == "the set's server was restarted"
         assert moving.counts.items == 3000
         assert seen(news, fingerprints(3000)) == 3000
 
 
-def test_server_of_the_set_restarts_between_two_imports(any_server, make_server, small):
+def test_server_of_the_set_restarts_between_two_imports(receiver, make_server, small):
     """The cursor of the note counts no more: the import begins anew, and none is left out."""
     source = make_server(appendonly="yes", appendfsync="always")
     source.ask("sadd", KEY, *fingerprints(3000))
-    with Receiver.create("news", redis=any_server.url, capacity=10_000, error_rate=1e-9) as news:
-        begin_set(news, source, 4)
-        _restarted(source, news)
-        assert begin_set(news, source).begun_anew == "the source of the members has changed"
-        assert seen(news, fingerprints(3000)) == 3000
+    begin_set(receiver, source, 4)
+    _restarted(source, receiver)
+    assert begin_set(receiver, source).begun_anew == "the source of the members has changed"
+    assert seen(receiver, fingerprints(3000)) == 3000
 
 
-def test_set_that_is_deleted_during_the_import(any_server, small):
+def test_set_that_is_deleted_during_the_import(any_server, admin, receiver, small):
     """Members may be missing: the import fails."""
-    with any_server.client() as client, Receiver.create("news", redis=any_server.url, capacity=10_000) as news:
-        client.sadd(KEY, *fingerprints(1000))
-        with SetSource(KEY.encode(), redis=any_server.url) as members:
-            moving = Import(news, members, print)
-            with pytest.raises(UriFilterError, match="there is no key .*it was there when the import began"):
-                for window in moving.windows():
-                    moving.insert(window)
-                    client.delete(KEY)
+    admin.sadd(KEY, *fingerprints(1000))
+    with pytest.raises(UriFilterError, match="there is no key .*it was there when the import began"):
+        begin_set(receiver, any_server, after=lambda _: admin.delete(KEY))
 
 
 @pytest.mark.parametrize(
     ("command", "words"), [("sscan", "'sscan'"), ("info", "may not run INFO"), ("scard", "'scard'")]
 )
-def test_missing_right(any_server, admin, command, words):
+def test_missing_right(any_server, admin, receiver, command, words):
     """A user who may not read the set is told which command is forbidden."""
     admin.sadd(KEY, "a")
-    with User(any_server) as reader, Receiver.create("news", redis=any_server.url, capacity=1000) as news:
+    with User(any_server) as reader:
         reader.forbid(command)
-        with (
-            pytest.raises(UriFilterError, match=words) as refused,
-            SetSource(KEY.encode(), redis=reader.url) as members,
-        ):
-            begin(news, members)
+        with pytest.raises(UriFilterError, match=words) as refused:
+            begin_set(receiver, reader)
         assert isinstance(refused.value, ServerUnavailable) == (command != "info")
 
 
-def test_filter_whose_user_may_not_run_info(any_server, admin, small):
+def test_filter_whose_user_may_not_run_info(any_server, admin, receiver, small):
     """Nothing shows then whether the filter's server was restarted: an interrupted import begins anew."""
     admin.sadd(KEY, *fingerprints(1000))
-    Receiver.create("news", redis=any_server.url, capacity=10_000).close()
     with User(any_server) as writer, SetSource(KEY.encode(), redis=any_server.url) as members:
         writer.forbid("info")
         with Receiver.open("news", redis=writer.url) as news:
@@ -542,24 +518,24 @@ def test_stopped_by_a_signal(imported, tmp_path, number):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_again_and_again(any_server, when):
+def test_killed_again_and_again(any_server, receiver, when):
     """Killed (-9) at any step, the import goes on where its note says, and at the end every member is in the filter."""
     members = fingerprints(60_000)
     any_server.ask("sadd", KEY, *members)
     what = ("move in", any_server.url, "", KEY)
-    with Receiver.create("news", redis=any_server.url, capacity=100_000, error_rate=1e-9) as news, Killer() as killer:
+    with Killer() as killer:
         resumed = kills = 0
         for step in [*range(8, 40), *range(40, 400, 9)]:
             if not killer.kill(step, when, *what):
                 break
             kills += 1
             with SetSource(KEY.encode(), redis=any_server.url) as source:
-                moving = Import(news, source, print)
+                moving = Import(receiver, source, print)
             assert moving.begun_anew == ""
             assert moving.resumed >= resumed
-            assert seen(news, members) >= moving.resumed
+            assert seen(receiver, members) >= moving.resumed
             resumed = moving.resumed
         assert kills > 5
         assert resumed > 20_000
         assert not killer.kill(100_000, when, *what)
-        assert seen(news, members) == 60_000
+        assert seen(receiver, members) == 60_000

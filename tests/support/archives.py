@@ -11,11 +11,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from urifilter_redis.archive.maintenance import prune, verify_all
+from urifilter_redis.archive.maintenance import Verified, prune, verify_all
 from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.steps import Flow
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.packing import pack
+
+
+def on(archive: str, flow: Callable[..., Flow[Any]], *given: object) -> Any:
+    """Run a flow about an archive; return its answer."""
+    backend = open_backend(archive)
+    try:
+        return drive(flow(backend, *given))
+    finally:
+        drive(backend.close())
+
+
+def verified(archive: str, name: str | None = None) -> Verified:
+    return on(archive, verify_all, name, lambda *_: None)
 
 
 def sound(archive: str, *, slices: bool = True) -> int:
@@ -23,16 +37,24 @@ def sound(archive: str, *, slices: bool = True) -> int:
 
     Without ``slices`` closed ones may be missing: what is imported has none.
     """
-    backend = open_backend(archive)
-    found = drive(verify_all(backend, None, lambda *_: None))
-    drive(backend.close())
+    found = verified(archive)
     assert [each for each in found.problems if slices or not each.startswith("slice ")] == []
     return found.documents
 
 
+def root(archive: str) -> Path:
+    """Return the folder of an archive in a folder."""
+    return Path(urlsplit(archive).path)
+
+
+def files(archive: str, pattern: str) -> list[Path]:
+    """Return the files of all filters of an archive in a folder, the newest last."""
+    return sorted(root(archive).glob(f"*.filter/*/{pattern}"), key=lambda path: path.stat().st_mtime_ns)
+
+
 def checkpoints(archive: str) -> list[Path]:
     """Return the documents of the checkpoints in a folder, the newest last."""
-    found = Path(urlsplit(archive).path).glob("*.filter/*/checkpoint-*.json")
+    found = files(archive, "checkpoint-*.json")
     return sorted(found, key=lambda path: json.loads(path.read_bytes())["document"]["number"])
 
 

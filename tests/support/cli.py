@@ -8,6 +8,7 @@ run in a thread, needs a process: ``run_process``, or ``start`` for one that is 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 from unittest import mock
 
 import click
@@ -52,6 +53,18 @@ def run_process(*arguments: object, given: bytes = b"", code: int = 0, **options
 def run(*arguments: object, code: int = 0, **options) -> tuple[bytes, str]:
     """Run ``urifilter`` as ``invoke`` does; check its exit code, and return stdout and stderr."""
     return _checked(arguments, code, *invoke(*arguments, **options))
+
+
+def stderr_of(*arguments: object, **options) -> str:
+    """Run ``urifilter`` as ``run`` does; check that it prints nothing on stdout, and return stderr."""
+    out, err = run(*arguments, **options)
+    assert out == b"", arguments
+    return err
+
+
+def json_of(*arguments: object, **options) -> Any:
+    """Run ``urifilter`` as ``run`` does, with ``--json``; return what it prints on stdout."""
+    return json.loads(run(*arguments, "--json", **options)[0])
 
 
 def invoke(
