@@ -38,6 +38,7 @@ from urifilter_redis import (
     UriFilterError,
 )
 from urifilter_redis.archive.export import ExportedFilter
+from urifilter_redis.archive.importing import import_
 from urifilter_redis.archive.maintenance import entries, examine_archive, show
 from urifilter_redis.base_blocking import drop_filter
 from urifilter_redis.protocol.config import FORMAT
@@ -720,7 +721,7 @@ def exported(any_server, tmp_path):
     with UriFilter.create("news", redis=any_server.url, archive=folder, shards=2, **SETTINGS) as news:
         news.insert_many(FIRST)
         news.checkpoint()
-    drive(export(open_backend(folder), "news", file, lambda *_: None))
+    export_to(folder, "news", file)
     any_server.ask("flushall")
     return file
 
@@ -731,29 +732,28 @@ def test_an_import_that_stops(exported, archive, any_server):
     def stop(*_):
         raise KeyboardInterrupt
 
-    backend = open_backend(archive)
     with pytest.raises(KeyboardInterrupt):
-        drive(import_(backend, exported, stop))
+        on(archive, import_, exported, stop)
     for method in (UriFilter.open, functools.partial(UriFilter.create, shards=2, **SETTINGS)):
         with pytest.raises(ArchiveCorrupt, match="shard 1: .* if an import has not ended, end or repeat that"):
             method("news", redis=any_server.url, archive=archive)
-    drive(import_(backend, exported, lambda *_: None))
+    import_from(archive, exported)
     with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
         assert 0 not in opened.ages(FIRST)
 
 
 def test_an_import_mends(exported, archive, any_server, caplog):
     """A checkpoint that is as new, and damaged, is replaced; one that is whole and newer stays, and that is said."""
-    backend = open_backend(archive)
-    drive(import_(backend, exported, lambda *_: None))
-    drive(backend.delete("news", [blob.id for blob in drive(backend.blobs("news"))]))
-    drive(import_(backend, exported, lambda *_: None))
+    import_from(archive, exported)
+    blobs = on(archive, lambda backend: backend.blobs("news"))
+    on(archive, lambda backend: backend.delete("news", [each.id for each in blobs]))
+    import_from(archive, exported)
     sound(archive)
     with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
         assert 0 not in opened.ages(FIRST)
         opened.insert_many(SECOND)
         opened.checkpoint()
-    drive(import_(backend, exported, lambda *_: None))
+    import_from(archive, exported)
     assert "shard 1: its checkpoint 2 stays, because it is newer than the file's" in caplog.text
     any_server.ask("flushall")
     with UriFilter.open("news", redis=any_server.url, archive=archive) as opened:
@@ -765,7 +765,7 @@ def test_an_import_that_takes_long(exported, archive, monkeypatch):
     """Prune may have removed its first blobs by then: no document names them."""
     monkeypatch.setattr("urifilter_redis.storage.blobs.UPLOAD_LIFE", 0)
     with pytest.raises(ArchiveError, match="an upload took over 0 s: begin anew"):
-        drive(import_(open_backend(archive), exported, lambda *_: None))
+        import_from(archive, exported)
     assert leftovers(archive) == 0
 
 
