@@ -372,6 +372,7 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> [item async for item in news.iter_unique(lines)]
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
+        asker = self._session.ids.client
         async for window in windows(uris):
             left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
@@ -380,6 +381,8 @@ class AsyncUriFilter(AsyncBaseClient):
                 for item, _ in left:
                     yield item
             except BaseException:
+                if self._session.ids.client != asker:
+                    raise  # what ends is a forked child's copy of the loop: its parent goes on with the items
                 if failed is None:
                     await self._give_back(left)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
@@ -414,7 +417,7 @@ class AsyncUriFilter(AsyncBaseClient):
         batch = items.give_back(self._session, list(left))
         self._session.pending.begin(batch)
         try:
-            await self._drive(items.resolve(self._session, batch))
+            await self._finish(lambda: items.resolve(self._session, batch))
             self._session.pending.answered(batch, None)
         except BaseException:
             self._session.pending.keep(batch)

@@ -73,6 +73,9 @@ class BlockingBaseClient(BaseClient):
         session = self._session
         return drive(flow, self._connector, session.check and session.check_step)
 
+    def _finish(self, made: Callable[[], Flow[object]]) -> None:
+        self._drive(made())
+
     def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say
         self,
         method: Method[T],

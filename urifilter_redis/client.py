@@ -365,6 +365,7 @@ class UriFilter(BlockingBaseClient):
             >>> list(news.iter_unique(lines))
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
+        asker = self._session.ids.client
         for window in windows(uris):
             left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
@@ -372,6 +373,8 @@ class UriFilter(BlockingBaseClient):
                 left, failed = self._insert_window(window, max_age, key)
                 yield from (each for each, _ in left)
             except BaseException:
+                if self._session.ids.client != asker:
+                    raise  # what ends is a forked child's copy of the loop: its parent goes on with the items
                 if failed is None:
                     self._give_back(left)
                 else:  # the loop has ended with another error, so only ``unresolved`` can tell of this one
@@ -406,7 +409,7 @@ class UriFilter(BlockingBaseClient):
         batch = items.give_back(self._session, list(left))
         self._session.pending.begin(batch)
         try:
-            self._drive(items.resolve(self._session, batch))
+            self._finish(lambda: items.resolve(self._session, batch))
             self._session.pending.answered(batch, None)
         except BaseException:
             self._session.pending.keep(batch)

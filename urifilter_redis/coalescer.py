@@ -118,10 +118,10 @@ class _Queue:
     async def alone(self, method: Method[T], batch: Batch) -> T:
         """Send a call at once, in the task of its caller."""
         pending, turn = self._session.pending, Turn(self._free)
-        self.busy = True
         try:
-            pending.begin(batch)
             try:
+                self.busy = True
+                pending.begin(batch)
                 await self._drive(items.resolve(self._session, batch, turn))
             finally:
                 turn.end()  # before the batch leaves
@@ -137,10 +137,10 @@ class _Queue:
         item leaves the queue. After the sending the batch is kept as interrupted, unless the item is known to be seen.
         """
         single = PendingCall(batch, asyncio.get_running_loop().create_future())
-        self._waiting.append(single)
-        if self._timer is None:
-            self._expire_in(self._session.total)
         try:
+            self._waiting.append(single)
+            if self._timer is None:
+                self._expire_in(self._session.total)
             await single.told
             if single.error is None:
                 return method.result(batch)

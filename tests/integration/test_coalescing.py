@@ -194,6 +194,43 @@ async def test_without_coalescing(news, gate):
     assert gate.passed == [[1], [1]]
 
 
+@opened()
+async def test_interrupted_as_it_queues(news, gate, monkeypatch):
+    """An exception of a signal's handler, at any place: the item is not sent, or its answer is in ``unresolved``."""
+
+    def handler(_):
+        raise KeyboardInterrupt
+
+    leader, head, tasks = await led(news.insert, gate, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(news._session), "total", property(handler))
+        (queue,) = news._coalescers.get()._queues.values()
+        queue._timer = None
+        with pytest.raises(KeyboardInterrupt):
+            await news.insert("b")
+    head.go()
+    (await gate.pipeline()).go()
+    assert await asyncio.gather(leader, *tasks) == [True, True]
+    assert news.unresolved == []
+    gate.shut = False
+    assert await news.ages(["a", "b"]) == [1, 0]
+
+
+@opened()
+async def test_interrupted_as_it_begins(news, gate, monkeypatch):
+    """The calls after it are sent all the same."""
+
+    def handler(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(news._session.pending, "begin", handler)
+        with pytest.raises(KeyboardInterrupt):
+            await news.insert("a")
+    gate.shut = False
+    assert await asyncio.wait_for(news.insert("a"), 5) is True
+
+
 @opened({"retention": "ring", "slices": 3, "period": "1d"})
 async def test_each_command_and_max_age_has_a_queue(news, gate):
     """Neither ``contains`` nor another ``max_age`` waits for an insert, nor do ``insert_many`` and ``retry=``."""

@@ -13,6 +13,7 @@ import pytest
 import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.forked import in_child
 from support.pipelines import pipelines
 
 import urifilter_redis
@@ -319,6 +320,51 @@ def test_awaited_streams(server, layout):
             await AsyncUriFilter.open("news", redis=server.url)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["break", "error", "closed", "cancelled"])
+def test_a_loop_over_a_stream_that_ends_early(server, end):
+    """What was not yielded is new again, though the program ends at once: asyncio cancels the end of the generator."""
+    told, uris = [], [f"u{number}" for number in range(4000)]
+
+    async def loop(news):
+        async for uri in news.iter_unique(uris):
+            told.append(uri)
+            if len(told) == 3:
+                if end == "cancelled":
+                    asyncio.current_task().cancel()
+                    await asyncio.sleep(60)
+                if end == "error":
+                    raise OSError
+                break
+
+    async def main():
+        news = await AsyncUriFilter.create("news", redis=server.url, **PRECISE)
+        if end == "closed":
+            await loop(news)
+            await news.close()
+        else:
+            async with news:
+                await loop(news)
+
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        asyncio.run(main())
+    with UriFilter.open("news", redis=server.url) as news:
+        assert news.ages(uris) == [1] * 3 + [0] * 3997
+
+
+def test_a_loop_over_a_stream_that_ends_in_a_forked_child(server):
+    """The child's copy of the loop gives nothing back: the parent goes on with it."""
+
+    def ends(stream):
+        stream.close()
+        return news.ages(range(10))
+
+    with UriFilter.create("news", redis=server.url, **PRECISE) as news:
+        stream = news.iter_unique(range(10))
+        assert next(stream) == 0
+        assert in_child(lambda: ends(stream)) == [1] * 10
+        assert list(stream) == list(range(1, 10))
 
 
 def test_exported_names():

@@ -52,6 +52,7 @@ ERRORS = [
     ("MASTERDOWN Link with MASTER is down", Decision.WAIT, ServerUnavailable, "MASTERDOWN Link"),
     ("TRYAGAIN Multiple keys request during rehashing", Decision.MIGRATING, ServerUnavailable, "TRYAGAIN Multiple"),
     ("ERR max number of clients reached", Decision.WAIT, ServerUnavailable, "max number"),
+    ("ERR max number of clients + cluster connections reached", Decision.WAIT, ServerUnavailable, "max number"),
     ("BADARG a step is make or finish", Decision.REFUSED, UriFilterError, "a step is"),
     ("BADPHASE it is in phase idle", Decision.REFUSED, RotationConflict, "phase idle"),
     ("LOST today is missing", Decision.REFUSED, SliceLost, "today is missing"),

@@ -210,7 +210,7 @@ def decide(outcome: Any) -> Decision:
 
 def _decide_refusal(error: RedisError) -> Decision:
     word = _word(error)
-    if "max number of clients reached" in str(error):
+    if "max number of clients" in str(error):  # those of a cluster's node say "+ cluster connections", too
         return Decision.WAIT
     if word not in _AGAIN and word not in _NOTHING_WRITTEN and _STOPPED.search(str(error)):
         return Decision.DIED
