@@ -19,7 +19,7 @@ from scrapy import signals  # noqa: E402
 from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
 from scrapy.http import FormRequest, JsonRequest  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
-from support.scrapy_parts import A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
+from support.scrapy_parts import DEEP, A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 
 from urifilter_redis import AsyncClaims, Claim, ServerUnavailable, UriFilter  # noqa: E402
@@ -261,6 +261,7 @@ async def test_rejected_by_the_failures_of_others(parts, any_server):
         (payload(A, callback="missing"), "urifilter/unreadable"),
         (payload(A, _class="os.path.join"), "urifilter/unreadable"),
         (json.dumps([1]), "urifilter/unreadable"),
+        pytest.param("[" * 60_000, "urifilter/unreadable", id="deep"),
     ],
 )
 @in_a_crawl()
@@ -339,7 +340,7 @@ async def test_what_is_written(parts, any_server):
     }
 
 
-@pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
+@pytest.mark.parametrize("why", ["callback", "meta", "tuple", "deep", "size"])
 @in_a_crawl()
 async def test_claimed_with_its_address_alone(parts, any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""
@@ -347,13 +348,14 @@ async def test_claimed_with_its_address_alone(parts, any_server, why, caplog):
         "callback": {"callback": print},
         "meta": {"meta": {"object": object()}},
         "tuple": {"meta": {"tuple": (1, 2)}},
+        "deep": {"meta": {"data": DEEP}},
         "size": {"meta": {"text": "x" * 70_000}},
     }[why]
     assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
     assert parts.stats.get_value("urifilter/url_only") == 2
     yield
     assert sum("cannot be kept whole" in each.getMessage() for each in caplog.records) == 1
-    assert f"without {'meta' if why in {'tuple', 'size'} else why} (" in caplog.text
+    assert f"without {why if why == 'callback' else 'meta'} (" in caplog.text
     assert {item: json.loads(claim.payload) for item, claim in left(any_server).items()} == {
         url: {"spider": "spider", "request": {"url": url, "method": "GET", "encoding": "utf-8"}} for url in (A, B)
     }
