@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -674,16 +675,60 @@ def test_found_while_redis_is_away(make_server, on_error):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("answers", [[Answer.ASK] * 2, [KeyError], [Answer.ASK, KeyError]], ids=str)
 @in_a_crawl()
-async def test_links_that_cannot_be_told(parts, any_server):
-    """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
+async def test_links_that_cannot_be_told(parts, any_server, answers):
+    """If the filter cannot be told of a page's links until the spider has closed, the page is not committed."""
+    given = iter(answers)
+
+    async def ask(items, _):
+        answer = next(given)
+        if answer is KeyError:
+            raise KeyError
+        return [answer for _ in items]
+
     request = await parts.begun(scrapy.Request(A))
-    parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
+    parts.crawl.link.ask = ask
     response, link = parts.response(request), scrapy.Request(C)
     assert [each async for each in parts.passed(response, link)] == [link]
     parts.enqueue(link)
     yield
     assert left(any_server).keys() == {A}
+    assert list(given) == []
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+@in_a_crawl()
+async def test_a_queue_that_raises(parts, any_server, dont_filter):
+    """What it does not take is offered again, as is all that was asked about with it, and the page that led to it."""
+    response = parts.response(await parts.begun(scrapy.Request(A)))
+    parts.scheduler._inner.enqueue_request = Mock(side_effect=OSError)
+    with contextlib.suppress(OSError):
+        await parts.yielded(response, *(scrapy.Request(each, dont_filter=dont_filter) for each in (B, C)))
+    await parts.answered()
+    assert parts.crawler.engine.reason == "urifilter_error"
+    yield
+    assert left(any_server).keys() == ({A} if dont_filter else {A, B, C})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"URIFILTER_KEY": lambda request: {A: A, C: C}[request.url]},
+        {"URIFILTER_KEY": lambda request: {A: A, C: C}.get(request.url)},
+    ],
+)
+@in_a_crawl()
+async def test_a_link_without_an_item(parts, any_server, settings):
+    """The spider closes if URIFILTER_KEY makes none of a link, and the page that has the link is offered again."""
+    response, links = parts.response(await parts.begun(scrapy.Request(A))), [scrapy.Request(each) for each in (B, C)]
+    assert [each async for each in parts.passed(response, *links)] == links
+    with pytest.raises((KeyError, TypeError)):
+        parts.enqueue(links[0])
+    await parts.queued(links[1])
+    assert parts.crawler.engine.reason == "urifilter_error"
+    yield
+    assert left(any_server).keys() == {A, C}
 
 
 @pytest.mark.parametrize(
