@@ -697,6 +697,20 @@ async def test_links_that_cannot_be_told(parts, any_server, answers):
     assert list(given) == []
 
 
+@in_a_crawl()
+async def test_links_that_are_too_long_to_be_claimed(parts, any_server, caplog):
+    """They are dropped, which is said once; their page is committed, other links are fetched, and so are starts."""
+    long = [f"{B}?{n}={'x' * 70_000}" for n in range(2)]
+    await parts.fetched(await parts.begun(scrapy.Request(A)), *map(scrapy.Request, [long[0], C, long[1]]))
+    assert [each.url for each in parts.waiting()] == [C]
+    assert (state(any_server, A), state(any_server, C)) == ("committed", "in flight")
+    assert caplog.text.count("cannot be claimed") == parts.stats.get_value("urifilter/too_long") / 2 == 1
+    assert len(await parts.started(scrapy.Request(long[0]))) == 1
+    assert parts.crawler.engine.reason is None
+    yield
+    assert left(any_server).keys() == {C}
+
+
 @pytest.mark.parametrize("dont_filter", [False, True])
 @in_a_crawl()
 async def test_a_queue_that_raises(parts, any_server, dont_filter):

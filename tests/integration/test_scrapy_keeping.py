@@ -185,6 +185,18 @@ def test_one_that_is_not_whole(any_server, caplog, what):
     assert crawled(any_server, taken_up) == [B, C]
 
 
+def test_one_that_is_too_long(any_server, caplog):
+    """An item that cannot be claimed is not kept, and others are."""
+    key = {"URIFILTER_KEY": lambda request: request.url.replace(B, "x" * 70_000)}
+
+    async def leave(parts):
+        await parts.queued(scrapy.Request(B), scrapy.Request(C))
+
+    crawled(any_server, leave, **key)
+    assert "1 pages were found and not fetched, and cannot be kept" in caplog.text
+    assert crawled(any_server, taken_up, **key) == [C]
+
+
 def test_one_that_cannot_be_read(any_server, caplog):
     """It stays where it is, until there is a spider that can fetch it."""
     crawled(any_server, leave_two)
