@@ -9,6 +9,7 @@ import json
 import sys
 from collections import Counter
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +20,7 @@ from scrapy import signals  # noqa: E402
 from scrapy.exceptions import CloseSpider, IgnoreRequest  # noqa: E402
 from scrapy.http import FormRequest, JsonRequest  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
-from support.scrapy_parts import A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
+from support.scrapy_parts import DEEP, A, B, C, Spider, crawler_of, opened, redirected  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 
 from urifilter_redis import AsyncClaims, Claim, ServerUnavailable, UriFilter  # noqa: E402
@@ -261,6 +262,7 @@ async def test_rejected_by_the_failures_of_others(parts, any_server):
         (payload(A, callback="missing"), "urifilter/unreadable"),
         (payload(A, _class="os.path.join"), "urifilter/unreadable"),
         (json.dumps([1]), "urifilter/unreadable"),
+        pytest.param("[" * 60_000, "urifilter/unreadable", id="deep"),
     ],
 )
 @in_a_crawl()
@@ -339,7 +341,7 @@ async def test_what_is_written(parts, any_server):
     }
 
 
-@pytest.mark.parametrize("why", ["callback", "meta", "tuple", "size"])
+@pytest.mark.parametrize("why", ["callback", "meta", "tuple", "deep", "size"])
 @in_a_crawl()
 async def test_claimed_with_its_address_alone(parts, any_server, why, caplog):
     """A request that cannot be written as JSON is claimed, and another crawl gets its address; that is said once."""
@@ -347,13 +349,14 @@ async def test_claimed_with_its_address_alone(parts, any_server, why, caplog):
         "callback": {"callback": print},
         "meta": {"meta": {"object": object()}},
         "tuple": {"meta": {"tuple": (1, 2)}},
+        "deep": {"meta": {"data": DEEP}},
         "size": {"meta": {"text": "x" * 70_000}},
     }[why]
     assert len(await parts.found(scrapy.Request(A, **more), scrapy.Request(B, **more))) == 2
     assert parts.stats.get_value("urifilter/url_only") == 2
     yield
     assert sum("cannot be kept whole" in each.getMessage() for each in caplog.records) == 1
-    assert f"without {'meta' if why in {'tuple', 'size'} else why} (" in caplog.text
+    assert f"without {why if why == 'callback' else 'meta'} (" in caplog.text
     assert {item: json.loads(claim.payload) for item, claim in left(any_server).items()} == {
         url: {"spider": "spider", "request": {"url": url, "method": "GET", "encoding": "utf-8"}} for url in (A, B)
     }
@@ -672,16 +675,74 @@ def test_found_while_redis_is_away(make_server, on_error):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("answers", [[Answer.ASK] * 2, [KeyError], [Answer.ASK, KeyError]], ids=str)
 @in_a_crawl()
-async def test_links_that_cannot_be_told(parts, any_server):
-    """If the filter cannot be told of a page's links as the spider closes, the page is not committed."""
+async def test_links_that_cannot_be_told(parts, any_server, answers):
+    """If the filter cannot be told of a page's links until the spider has closed, the page is not committed."""
+    given = iter(answers)
+
+    async def ask(items, _):
+        answer = next(given)
+        if answer is KeyError:
+            raise KeyError
+        return [answer for _ in items]
+
     request = await parts.begun(scrapy.Request(A))
-    parts.crawl.link.ask = lambda items, _: asyncio.sleep(0, [Answer.ASK for _ in items])
+    parts.crawl.link.ask = ask
     response, link = parts.response(request), scrapy.Request(C)
     assert [each async for each in parts.passed(response, link)] == [link]
     parts.enqueue(link)
     yield
     assert left(any_server).keys() == {A}
+    assert list(given) == []
+
+
+@in_a_crawl()
+async def test_links_that_are_too_long_to_be_claimed(parts, any_server, caplog):
+    """They are dropped, which is said once; their page is committed, other links are fetched, and so are starts."""
+    long = [f"{B}?{n}={'x' * 70_000}" for n in range(2)]
+    await parts.fetched(await parts.begun(scrapy.Request(A)), *map(scrapy.Request, [long[0], C, long[1]]))
+    assert [each.url for each in parts.waiting()] == [C]
+    assert (state(any_server, A), state(any_server, C)) == ("committed", "in flight")
+    assert caplog.text.count("cannot be claimed") == parts.stats.get_value("urifilter/too_long") / 2 == 1
+    assert len(await parts.started(scrapy.Request(long[0]))) == 1
+    assert parts.crawler.engine.reason is None
+    yield
+    assert left(any_server).keys() == {C}
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+@in_a_crawl()
+async def test_a_queue_that_raises(parts, any_server, dont_filter):
+    """What it does not take is offered again, as is all that was asked about with it, and the page that led to it."""
+    response = parts.response(await parts.begun(scrapy.Request(A)))
+    parts.scheduler._inner.enqueue_request = Mock(side_effect=OSError)
+    with contextlib.suppress(OSError):
+        await parts.yielded(response, *(scrapy.Request(each, dont_filter=dont_filter) for each in (B, C)))
+    await parts.answered()
+    assert parts.crawler.engine.reason == "urifilter_error"
+    yield
+    assert left(any_server).keys() == ({A} if dont_filter else {A, B, C})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"URIFILTER_KEY": lambda request: {A: A, C: C}[request.url]},
+        {"URIFILTER_KEY": lambda request: {A: A, C: C}.get(request.url)},
+    ],
+)
+@in_a_crawl()
+async def test_a_link_without_an_item(parts, any_server, settings):
+    """The spider closes if URIFILTER_KEY makes none of a link, and the page that has the link is offered again."""
+    response, links = parts.response(await parts.begun(scrapy.Request(A))), [scrapy.Request(each) for each in (B, C)]
+    assert [each async for each in parts.passed(response, *links)] == links
+    with pytest.raises((KeyError, TypeError)):
+        parts.enqueue(links[0])
+    await parts.queued(links[1])
+    assert parts.crawler.engine.reason == "urifilter_error"
+    yield
+    assert left(any_server).keys() == {A, C}
 
 
 @pytest.mark.parametrize(

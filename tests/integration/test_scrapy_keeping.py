@@ -11,7 +11,7 @@ import pytest
 scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not installed: pip install '.[scrapy]'")
 
 from scrapy.exceptions import CloseSpider  # noqa: E402
-from support.scrapy_parts import A, B, C, Spider, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
+from support.scrapy_parts import DEEP, A, B, C, Spider, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
@@ -172,15 +172,29 @@ async def test_starts_are_not_kept(parts, caplog):
     assert "cannot be kept" not in caplog.text
 
 
-def test_one_without_its_callback(any_server, caplog):
-    """A request that cannot be kept whole is kept as it is sent, and the log says what was left out."""
+@pytest.mark.parametrize("what", ["callback", "meta"])
+def test_one_that_is_not_whole(any_server, caplog, what):
+    """A request that cannot be kept whole is kept as it is sent, and the log says what was left out; so are others."""
 
     async def leave(parts):
-        await parts.queued(scrapy.Request(B, lambda _: None))
+        more = {"callback": {"callback": lambda _: None}, "meta": {"meta": {"data": DEEP}}}[what]
+        await parts.queued(scrapy.Request(B, **more), scrapy.Request(C))
 
     crawled(any_server, leave)
-    assert f"<GET {B}> is kept for parse(), without callback (" in caplog.text
-    assert crawled(any_server, taken_up) == [B]
+    assert f"<GET {B}> is kept for parse(), without {what} (" in caplog.text
+    assert crawled(any_server, taken_up) == [B, C]
+
+
+def test_one_that_is_too_long(any_server, caplog):
+    """An item that cannot be claimed is not kept, and others are."""
+    key = {"URIFILTER_KEY": lambda request: request.url.replace(B, "x" * 70_000)}
+
+    async def leave(parts):
+        await parts.queued(scrapy.Request(B), scrapy.Request(C))
+
+    crawled(any_server, leave, **key)
+    assert "1 pages were found and not fetched, and cannot be kept" in caplog.text
+    assert crawled(any_server, taken_up, **key) == [C]
 
 
 def test_one_that_cannot_be_read(any_server, caplog):

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import re
+from unittest.mock import Mock
 
 import pytest
 
@@ -337,6 +338,21 @@ def test_a_queue_on_disk_keeps_what_waits(any_server, tmp_path, late):
     assert parts.seen(A, B) == [True, True]
     run(any_server, then, JOBDIR=str(tmp_path))
     assert parts.seen(A, B) == [False, False]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_queue_that_raises(any_server, tmp_path, on_disk):
+    """What it does not take, and what was asked about with it, is kept; with JOBDIR it is new, as is its page."""
+
+    async def test(parts):
+        response = parts.response(await parts.begun(scrapy.Request(A)))
+        parts.scheduler._inner.enqueue_request = Mock(side_effect=OSError(28, "No space left on device"))
+        await parts.yielded(response, scrapy.Request(B), scrapy.Request(C))
+        return parts
+
+    parts = run(any_server, test, JOBDIR=str(tmp_path) if on_disk else None)
+    assert kept(any_server) == set([] if on_disk else parts.items(B, C))
+    assert parts.seen(A, B, C) == [not on_disk] * 3
 
 
 @in_a_crawl("own_server")

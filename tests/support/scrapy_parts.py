@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import json
 
 import scrapy
 from scrapy import signals
@@ -20,6 +21,9 @@ from urifilter_redis.scrapy import UriDupeFilter, UriFilterScheduler, UriSpiderM
 from urifilter_redis.scrapy.crawl import Crawl
 
 A, B, C = (f"https://example.com/{each}" for each in "abc")
+
+#: A value that ``json.loads`` reads, and a walk of two frames a level does not get through.
+DEEP = json.loads('{"a":' * 600 + "1" + "}" * 600)
 
 
 class Spider(scrapy.Spider):

@@ -166,6 +166,13 @@ class Fetches:
             fetch.waiting.discard(request)
             self._look(fetch)
 
+    def give_up(self, request: Request) -> None:
+        """Note that a request was lost to an error: the page that yielded it has to be fetched again."""
+        fetch = self._pages.get(request)
+        if fetch is not None and fetch.outcome is Outcome.DONE:
+            fetch.outcome = Outcome.STOPPED
+        self.settle(request)
+
     def replace(self, fetch: Fetch) -> None:
         """Note that another request takes the place of a fetch, and its items."""
         fetch.is_downloading = False

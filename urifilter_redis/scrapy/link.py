@@ -16,7 +16,7 @@ from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.claiming.awaited import AsyncClaims
 from urifilter_redis.engine.holdings import Claim, Outstanding
 from urifilter_redis.engine.rotation_timer import RotationTimer
-from urifilter_redis.errors import AnswerLost, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
+from urifilter_redis.errors import AnswerLost, BadItem, FilterNotFound, Restoring, ServerUnavailable, UriFilterError
 from urifilter_redis.protocol.claims import PARKED, InFlight
 from urifilter_redis.protocol.config import Settings
 from urifilter_redis.protocol.outcomes import needs_mending
@@ -56,6 +56,12 @@ _WHILE_AWAY = {
     "pass": "requests go on without being asked about",
     "close": "the spider closes",
 }
+
+
+_TOO_LONG = (
+    "%.200s... is an item of more than 64 KiB, and cannot be claimed: its request is dropped - no more of these will "
+    "be shown (see urifilter/too_long)"
+)
 
 
 class Ending(NamedTuple):
@@ -171,7 +177,7 @@ class Link:
             self._note(error, since)
 
     async def ask(self, items: Sequence[str | bytes], payload: _Payload) -> list[Answer]:
-        """Insert or claim items, each once; return an answer each.
+        """Insert or claim items, each once; return an answer each: ``SEEN`` for those that are too long for a claim.
 
         ``payload`` makes what the filter keeps of an item that the server is asked to claim. While Redis is away, wait
         as ``URIFILTER_ON_ERROR`` says.
@@ -179,9 +185,9 @@ class Link:
         asked = [item for item in items if self._last or item not in self.passed]
         if not asked:
             return [Answer.SEEN] * len(items)
-        answers, error = await self._call(functools.partial(self._insert, payload, asked), len(asked))
+        answers, error = await self._call_without_bad(functools.partial(self._insert, payload), asked)
         self._stats.inc_value("urifilter/calls")
-        found = {item: self._settled(item, each, error) for item, each in zip(asked, answers, strict=True)}
+        found = {item: self._settled(item, each, error) for item, each in answers.items()}
         return [found.get(item, Answer.SEEN) for item in items]
 
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
@@ -216,11 +222,11 @@ class Link:
     async def keep(self, holder: str, payloads: dict[str | bytes, str]) -> list[bool | None]:
         """Claim items for a holder that no process is; return whether each is kept, None if nobody knows."""
 
-        async def claim(lost: UriFilterError | None) -> list[bool]:
-            return await (await self._keeping(holder)).claim_many(payloads, payload=payloads.__getitem__, retry=lost)
+        async def claim(items: Sequence[str | bytes], lost: UriFilterError | None) -> list[bool]:
+            return await (await self._keeping(holder)).claim_many(items, payload=payloads.__getitem__, retry=lost)
 
-        answers, _ = await self._call(claim, len(payloads))
-        return [None if each is None else bool(each) for each in answers]
+        answers, _ = await self._call_without_bad(claim, list(payloads))
+        return [None if (each := answers.get(item)) is None else bool(each) for item in payloads]
 
     async def kept(self, holder: str) -> list[InFlight] | None:
         """Return what a holder has; None while Redis is away."""
@@ -331,6 +337,25 @@ class Link:
             return await self._mine.reject(items, ending.reason, retry=lost)
         return await self._mine.release(items, delay=ending.delay, failed=ending.failed, retry=lost)
 
+    async def _call_without_bad(
+        self,
+        ask: Callable[[Sequence[str | bytes], UriFilterError | None], Awaitable[list[bool]]],
+        items: list[str | bytes],
+    ) -> tuple[dict[str | bytes, int | None], UriFilterError | None]:
+        """Call about items, but for those that cannot be claimed; return the answers to the others, and the error.
+
+        The page of a link that cannot be claimed would otherwise end each crawl that comes upon it.
+        """
+        try:
+            answers, error = await self._call(functools.partial(ask, items), len(items))
+        except BadItem as bad:  # nothing was sent
+            if not self._stats.get_value("urifilter/too_long"):
+                logger.warning(_TOO_LONG, items[bad.indices[0]])
+            self._stats.inc_value("urifilter/too_long", len(bad.indices))
+            others = [item for index, item in enumerate(items) if index not in bad.indices]
+            return await self._call_without_bad(ask, others) if others else ({}, None)
+        return dict(zip(items, answers, strict=True)), error
+
     async def _call(self, ask: _Step, count: int) -> tuple[Sequence[int | None], UriFilterError | None]:
         """Call until the answers are there; return them, and the error if some are not."""
         began, lost = time.monotonic(), None
@@ -339,6 +364,8 @@ class Link:
                 since = time.monotonic()
                 try:
                     return await ask(lost), None
+                except BadItem:  # says nothing about Redis or the filter
+                    raise
                 except UriFilterError as error:
                     self._note(error, since)
                     lost = error if error.batch is not None or lost is None else lost

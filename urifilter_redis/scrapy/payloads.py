@@ -47,7 +47,8 @@ def text_of(request: Request, spider: Spider) -> str:
     """Return a request, with the spider's name, as JSON text.
 
     Raises:
-        ValueError: a callback is no method of the spider, a value is no JSON, or the text has more than 64 KiB.
+        ValueError: a callback is no method of the spider, a value is no JSON or nested too deep, or the text has more
+            than 64 KiB.
     """
     fields = request.to_dict(spider=spider)
     fields["meta"] = {key: value for key, value in fields["meta"].items() if key != META}
@@ -59,9 +60,10 @@ def text_of(request: Request, spider: Spider) -> str:
     fields = {name: value for name, value in fields.items() if value}  # the others are as they are by default
     try:
         text = json.dumps({"spider": spider.name, "request": fields}, allow_nan=False, separators=(",", ":"))
-    except TypeError as error:
+        is_whole = all(_comes_back(fields.get(name)) for name in ("meta", "cb_kwargs", "cookies", "flags"))
+    except (TypeError, RecursionError) as error:  # the answer of a site, passed on in meta, may have any depth
         raise ValueError(str(error)) from None
-    if not all(_comes_back(fields.get(name)) for name in ("meta", "cb_kwargs", "cookies", "flags")):
+    if not is_whole:
         raise ValueError("a value that JSON has no kind for, or a key that is no text, would come back as another one")
     if len(text.encode("utf-8", "surrogatepass")) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
@@ -116,7 +118,10 @@ def _comes_back(value: Any) -> bool:
 
 
 def _read(text: object) -> dict[str, Any]:
-    read = json.loads(text) if isinstance(text, str) else None
+    try:
+        read = json.loads(text) if isinstance(text, str) else None
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(read, dict) or not isinstance(read.get("request"), dict) or "spider" not in read:
         raise ValueError("not a request that a spider has claimed")
     return read

@@ -7,7 +7,7 @@ import itertools
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from scrapy import Request, Spider, signals
@@ -140,7 +140,12 @@ class UriFilterScheduler(BaseScheduler):
             return self._pass_on(request, Mark(items=[taken]))
         if self._is_closed:
             return False
-        item, again = crawl.item(request), START if is_start else AGAIN if request.meta.get(META) == AGAIN else ""
+        try:
+            item = crawl.item(request)
+        except Exception:
+            fetches.give_up(request)
+            raise
+        again = START if is_start else AGAIN if request.meta.get(META) == AGAIN else ""
         if fetch is not None:
             own, takes_place = crawl.item(fetch.request), fetch.is_downloading
             if request.dont_filter and (item == own or takes_place) and not fetch.is_redirect(request):  # a retry
@@ -152,8 +157,9 @@ class UriFilterScheduler(BaseScheduler):
                 self._ask_about(_Question(request, item, fetch.items, visited, again=again or fetch.again))
                 return True
         if request.dont_filter and not is_start:
+            is_taken = self._enqueue(request, Mark(items=[]))
             fetches.settle(request)
-            return bool(self._inner.enqueue_request(request))
+            return is_taken
         self._ask_about(_Question(request, item, [], [], again))
         return True
 
@@ -247,7 +253,11 @@ class UriFilterScheduler(BaseScheduler):
             self._crawl.outcomes.unfetched += len(late)
             return True, unfiltered
         asked = {self._crawl.item(each): each for each in late}
-        answers = await self._crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
+        try:
+            answers = await self._crawl.link.ask(list(asked), lambda item: self._payload(asked[item]))
+        except Exception:
+            logger.exception("The filter cannot be asked")
+            return False, unfiltered
         new = [item for item, answer in zip(asked, answers, strict=True) if answer is Answer.NEW]
         self._crawl.outcomes.note(new, Outcome.STOPPED)
         return all(answer in {Answer.NEW, Answer.SEEN} for answer in answers), unfiltered
@@ -273,12 +283,37 @@ class UriFilterScheduler(BaseScheduler):
 
     def _pass_on(self, request: Request, mark: Mark) -> bool:
         request.meta[META] = mark
+        is_taken = self._enqueue(request, mark)
         if not mark.get("ask"):
             self._crawl.fetches.settle(request)
-        if self._inner.enqueue_request(request):
-            return True
-        self._crawl.outcomes.note(mark["items"], Outcome.DROPPED)
-        return False
+        if not is_taken:
+            self._crawl.outcomes.note(mark["items"], Outcome.DROPPED)
+        return is_taken
+
+    def _enqueue(self, request: Request, mark: Mark) -> bool:
+        """Give a request to the project's scheduler, which may raise an error: its disk is full, for example."""
+        try:
+            return bool(self._inner.enqueue_request(request))
+        except Exception:
+            self._give_up(request, mark["items"], mark.get("again", ""))
+            self._crawl.close_spider("urifilter_error")  # it would be given the page of that request again and again
+            raise
+
+    def _give_up(
+        self, request: Request, items: list[str | bytes], again: str, unasked: Sequence[str | bytes] = ()
+    ) -> None:
+        """Give back the items of a request that an error has lost.
+
+        It is kept for the next crawl, with the ``unasked`` item that the filter may not have; or the page that yielded
+        it is fetched again.
+        """
+        crawl = self._crawl
+        crawl.outcomes.note(items, Outcome.STOPPED)
+        if crawl.keeping is None or again == START:
+            crawl.fetches.give_up(request)
+            return
+        crawl.keeping.note(request, [*items, *unasked])
+        crawl.fetches.settle(request)
 
     def _ask_about(self, question: _Question) -> None:
         self._questions.append(question)
@@ -288,6 +323,7 @@ class UriFilterScheduler(BaseScheduler):
     async def _ask(self) -> None:
         """Ask about all that gathered, and what gathers meanwhile."""
         crawl = self._crawl
+        answers: dict[str | bytes, Answer] = {}
         try:
             await asyncio.sleep(0)
             while self._questions:
@@ -297,15 +333,20 @@ class UriFilterScheduler(BaseScheduler):
                 answers = await self._answers()
                 if not crawl.link.away:  # it may have been as the crawl began
                     await self._take_up()
-                asked, self._asked = self._asked, []
-                for question in asked:
-                    self._answer(question, answers.get(question.item, Answer.SEEN))
-                    if answers.get(question.item) is not Answer.ASK:
+                while self._asked:
+                    question = self._asked.pop(0)
+                    answer = answers.get(question.item, Answer.SEEN)
+                    if answer is not Answer.ASK:
                         answers.pop(question.item, None)  # an item that is there twice is new once
+                    self._answer(question, answer)
                 crawl.nudge()
         except Exception:
             logger.exception("The filter cannot be asked")
             crawl.close_spider("urifilter_error")
+            for each in (*self._asked, *self._questions):
+                is_new = answers.pop(each.item, None) is Answer.NEW
+                self._give_up(each.request, [*each.earlier, *[each.item] * is_new], each.again, [each.item])
+            self._questions.clear()
         finally:
             self._asked, self._task = [], None
 
