@@ -105,8 +105,8 @@ class Link:
         self._options, self._stats, self._stopping, self._close_spider = options, stats, stopping, close_spider
         self._filter: AsyncUriFilter | None = None
         self._mine: AsyncClaims | None = None
-        #: Claims by the holder of what waits at a close; see ``Keeping``.
-        self._keeper: AsyncClaims | None = None
+        #: Claims by the holders of what waits at a close; see ``Keeping``.
+        self._keepers: dict[str, AsyncClaims] = {}
         self._opening = asyncio.Lock()
         #: The items that went on without a question ("pass"): once each, until the filter says something about them.
         self.passed: dict[str | bytes, None] = {}
@@ -273,9 +273,9 @@ class Link:
 
     async def _keeping(self, holder: str) -> AsyncClaims:
         news = await self._opened()
-        if self._keeper is None:
-            self._keeper = news.claims(LONGEST_LEASE, holder=holder, beats=False)
-        return self._keeper
+        if holder not in self._keepers:
+            self._keepers[holder] = news.claims(LONGEST_LEASE, holder=holder, beats=False)
+        return self._keepers[holder]
 
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options
