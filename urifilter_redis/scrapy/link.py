@@ -8,7 +8,7 @@ import enum
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from urifilter_redis.aio import AsyncUriFilter
@@ -183,6 +183,13 @@ class Link:
         self._stats.inc_value("urifilter/calls")
         found = {item: self._settled(item, each, error) for item, each in zip(asked, answers, strict=True)}
         return [found.get(item, Answer.SEEN) for item in items]
+
+    async def claim(self, payloads: Mapping[str | bytes, str | None]) -> bool:
+        """Claim items whatever was passed before, with what the filter keeps of each; return whether it knows."""
+        answers, error = await self._call(
+            functools.partial(self._insert, payloads.__getitem__, list(payloads)), len(payloads)
+        )
+        return error is None and None not in answers
 
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
         """End items; return whether the filter knows.
