@@ -12,6 +12,7 @@ from support import cli
 from support.service import Service, ask
 
 from urifilter_redis import AsyncUriFilter, ConfigMismatch, UriFilter, UriFilterError
+from urifilter_redis.bloom.normalize import normalizer
 from urifilter_redis.bloom.rules import sha256_of
 from urifilter_redis.sdk import FilterAPIClient, FilterAPIError
 from urifilter_redis.service import tokens
@@ -278,3 +279,17 @@ def test_scrapy_of_other_requests():
     assert url_item(request, normalized=True) == "POST http://a.example/?a=&b="
     assert url_item(Request("http://a.example/?b&a"), normalized=True) == "http://a.example/?b&a"
     assert url_item(Request("http://a.example/?b&a")) == "http://a.example/?a=&b="
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_scrapy_of_bodies(method):
+    """Requests of two bodies are two items, also if the filter leaves out the last parameter of the address."""
+    pytest.importorskip("scrapy", reason="Scrapy is not installed: pip install '.[scrapy]'")
+    from scrapy import Request
+
+    from urifilter_redis.scrapy.options import url_item
+
+    url = "http://a.example/?id=1&utm_source=a"
+    items = {url_item(Request(url, method=method, body=body), normalized=True) for body in ("one", "two")}
+    assert set(map(normalizer("loose", CANONICAL), items)) == items
+    assert len(items) == 2

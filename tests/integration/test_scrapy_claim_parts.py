@@ -674,6 +674,37 @@ def test_found_while_redis_is_away(make_server, on_error):
     assert (state(server, A), left(server).keys()) == ("committed", {C})
 
 
+@pytest.mark.parametrize("how", ["exception", "half-way", "closes", "under way", "done"])
+def test_fetched_unasked(make_server, how):
+    """A page that is fetched unasked is claimed before its parent is committed, and comes back if it fails."""
+    server = make_server(appendonly="yes", appendfsync="always")
+
+    async def main():
+        crawler = crawl(server, URIFILTER_ON_ERROR="pass", URIFILTER_TIMEOUT=0.5)
+        async with opened(crawler) as parts:
+            response = parts.response(await parts.begun(scrapy.Request(A)))
+            server.kill()
+            await parts.yielded(response, scrapy.Request(C, parts.crawler.spider.about))
+            await parts.until(lambda: parts.crawl.link.away)
+            (unasked,) = parts.waiting()
+            if how in {"exception", "half-way"}:
+                await parts.fails(unasked, how)
+            elif how != "under way":
+                await parts.fetched(unasked, *([CloseSpider()] * (how == "closes")))
+            server.start()
+            await parts.until(lambda: not parts.crawl.link.away)
+            await parts.crawl.outcomes.settle()
+            assert state(server, A) == "committed"
+            assert parts.crawl.link.held == ({C} if how == "under way" else set())
+
+    asyncio.run(main())
+    found = left(server)
+    failures = {item: claim.failures for item, claim in found.items()}
+    assert failures == ({} if how == "done" else {C: int(how in {"exception", "half-way"})})
+    assert how != "done" or state(server, C) == "committed"
+    assert all(json.loads(claim.payload)["request"]["callback"] == "about" for claim in found.values())
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("answers", [[Answer.ASK] * 2, [KeyError], [Answer.ASK, KeyError]], ids=str)
 @in_a_crawl()

@@ -109,6 +109,25 @@ def test_five_spiders_of_a_filter(any_server):
     assert asyncio.run(main(taken_up)) == [[url] for url in urls]
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_lapsed_before_the_next_crawl(any_server, stops):
+    """A crawl of another spider that takes over what has lapsed gives it back, also if it is stopped meanwhile."""
+    crawled(any_server, leave_two)
+    any_server.client().zadd("urifilter:{news:0}:holders", {bytes.fromhex(holder_of("spider")): 1})
+
+    async def other(parts):
+        parts.crawler.spider.name = "other"
+        assert parts.crawl.reclaiming.stays()
+        await asyncio.sleep(0)
+        if not stops:
+            await parts.idle()
+            assert (parts.waiting(), parts.crawl.link.held) == ([], set())
+
+    crawled(any_server, other, URIFILTER_CLAIM=True, URIFILTER_LEASE=5)
+    assert len(kept(any_server)) == 2
+    assert crawled(any_server, taken_up) == [B, C]
+
+
 def test_two_crawls_at_once(any_server):
     """Of two that begin together one gets each page."""
     crawled(any_server, leave_two)
@@ -220,6 +239,6 @@ def test_kept_elsewhere(any_server, tmp_path, settings):
 
 def test_holders():
     """The holder of a spider's name is the same in each process, and differs from those of other names."""
-    assert holder_of(Spider()) == "5c" + holder_of(Spider())[2:]
-    assert holder_of(Spider()) != holder_of(scrapy.Spider(name="other"))
-    assert len(holder_of(Spider())) == 16
+    assert holder_of("spider") == "5c" + holder_of("spider")[2:]
+    assert holder_of("spider") != holder_of("other")
+    assert len(holder_of("spider")) == 16

@@ -13,9 +13,10 @@ from scrapy import Request
 from urifilter_redis.engine.holdings import AFTER_DUE, Claim
 from urifilter_redis.protocol.claims import PARKED
 from urifilter_redis.scrapy.crawl import Crawl
-from urifilter_redis.scrapy.link import Ending
+from urifilter_redis.scrapy.keeping import holder_of
+from urifilter_redis.scrapy.link import LONGEST_LEASE, Ending
 from urifilter_redis.scrapy.options import Claiming
-from urifilter_redis.scrapy.payloads import to_request
+from urifilter_redis.scrapy.payloads import to_request, waits_for
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Reclaiming:
             await crawl.outcomes.settle()
             crawl.outcomes.may_ask_again()
             limit = min(MOST, max(1, crawl.scheduler.room))  # links may have come meanwhile
-            claims = [] if self._stopped.is_set() else await crawl.link.reclaim(limit)
+            claims = [] if self._stopped.is_set() else await self._without_kept(await crawl.link.reclaim(limit))
             if self._stopped.is_set():
                 return
             if claims:
@@ -88,6 +89,26 @@ class Reclaiming:
         finally:
             self._task = None
             crawl.nudge()
+
+    async def _without_kept(self, claims: list[Claim]) -> list[Claim]:
+        """Give what other spiders have kept for their next crawls, and what has lapsed since, back to those.
+
+        A crawl without claims finds it with the holder of its spider's name alone. It may be claimed for that holder as
+        soon as it is released, and is never new, so that it is not lost if this process dies before.
+        """
+        kept: dict[str, dict[str | bytes, str]] = {}
+        others: list[Claim] = []
+        for claim in claims:
+            name = waits_for(claim.payload)
+            if name is None or name == self._crawl.spider.name:
+                others.append(claim)
+            else:
+                kept.setdefault(name, {})[claim.item] = claim.payload
+        for name, payloads in kept.items():
+            if await self._crawl.link.end(Ending("release"), list(payloads)):
+                await self._crawl.link.keep(holder_of(name), payloads)
+                self._parked |= dict.fromkeys(payloads, time.monotonic() + LONGEST_LEASE)  # nobody waits for them
+        return others
 
     def _request_of(self, claim: Claim) -> Request | None:
         """Return the request of a claim; None if it is rejected or parked."""

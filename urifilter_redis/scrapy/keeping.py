@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 
-from scrapy import Request, Spider
+from scrapy import Request
 
 from urifilter_redis.protocol.claims import InFlight
 from urifilter_redis.scrapy.crawl import Crawl
@@ -24,9 +24,9 @@ MOST = 500
 UNFILTERED = "urifilter: dont_filter "
 
 
-def holder_of(spider: Spider) -> str:
-    """Return the holder that has what spiders of this name have left: 16 hex digits."""
-    return "5c" + hashlib.blake2b(spider.name.encode(), digest_size=7).hexdigest()
+def holder_of(name: str) -> str:
+    """Return the holder that has what spiders of a name have left: 16 hex digits."""
+    return "5c" + hashlib.blake2b(name.encode(), digest_size=7).hexdigest()
 
 
 class Keeping:
@@ -56,7 +56,7 @@ class Keeping:
         for first in range(0, len(found), MOST):
             payloads = {item: self._payload(request) for item, request in found[first : first + MOST]}
             asked = {item: text for item, text in payloads.items() if text is not None}
-            answers = await self._crawl.link.keep(holder_of(self._crawl.spider), asked)
+            answers = await self._crawl.link.keep(holder_of(self._crawl.spider.name), asked)
             lost += len(payloads) - len(asked) + answers.count(None)
             kept += answers.count(True)
         self._waiting.clear()
@@ -72,7 +72,7 @@ class Keeping:
 
     async def take_up(self) -> list[tuple[Request, str | bytes | None]]:
         """Return what earlier crawls of this spider have left, each request with its item; None: it has none."""
-        link, holder = self._crawl.link, holder_of(self._crawl.spider)
+        link, holder = self._crawl.link, holder_of(self._crawl.spider.name)
         found = await link.kept(holder)
         if found is None:  # Redis is away
             return []
@@ -95,7 +95,7 @@ class Keeping:
         return next((each for each in items if self._crawl.link.is_one(each, own)), items[-1])
 
     def _payload(self, request: Request) -> str | None:
-        text, lost = kept_of(request, self._crawl.spider)
+        text, lost = kept_of(request, self._crawl.spider, waits=True)
         if lost:
             if not self._crawl.stats.get_value("urifilter/url_only"):
                 logger.warning("%s is kept for parse(), without %s - no more of these will be shown", request, lost)

@@ -8,7 +8,7 @@ import enum
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from urifilter_redis.aio import AsyncUriFilter
@@ -111,8 +111,8 @@ class Link:
         self._options, self._stats, self._stopping, self._close_spider = options, stats, stopping, close_spider
         self._filter: AsyncUriFilter | None = None
         self._mine: AsyncClaims | None = None
-        #: Claims by the holder of what waits at a close; see ``Keeping``.
-        self._keeper: AsyncClaims | None = None
+        #: Claims by the holders of what waits at a close; see ``Keeping``.
+        self._keepers: dict[str, AsyncClaims] = {}
         self._opening = asyncio.Lock()
         #: The items that went on without a question ("pass"): once each, until the filter says something about them.
         self.passed: dict[str | bytes, None] = {}
@@ -189,6 +189,13 @@ class Link:
         self._stats.inc_value("urifilter/calls")
         found = {item: self._settled(item, each, error) for item, each in answers.items()}
         return [found.get(item, Answer.SEEN) for item in items]
+
+    async def claim(self, payloads: Mapping[str | bytes, str | None]) -> bool:
+        """Claim items whatever was passed before, with what the filter keeps of each; return whether it knows."""
+        answers, error = await self._call_without_bad(
+            functools.partial(self._insert, payloads.__getitem__), list(payloads)
+        )
+        return error is None and None not in answers.values()
 
     async def end(self, ending: Ending, items: Sequence[str | bytes]) -> bool:
         """End items; return whether the filter knows.
@@ -279,9 +286,9 @@ class Link:
 
     async def _keeping(self, holder: str) -> AsyncClaims:
         news = await self._opened()
-        if self._keeper is None:
-            self._keeper = news.claims(LONGEST_LEASE, holder=holder, beats=False)
-        return self._keeper
+        if holder not in self._keepers:
+            self._keepers[holder] = news.claims(LONGEST_LEASE, holder=holder, beats=False)
+        return self._keepers[holder]
 
     async def _open_or_create(self) -> AsyncUriFilter:
         options = self._options

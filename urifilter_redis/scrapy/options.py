@@ -286,11 +286,14 @@ def url_item(request: Request, *, normalized: bool = False) -> str:
     """Return a request's canonical address; behind the method, and before the body's digest, if it is no plain GET.
 
     ``normalized`` says that the filter normalises addresses. It is asked about that of a plain GET as it is, because
-    ``canonicalize_url`` would make more of it, and less alike what other tools ask about.
+    ``canonicalize_url`` would make more of it, and less alike what other tools ask about. All other items begin with
+    the method: a filter would take one that begins with the address for a URL, and the digest for a part of its last
+    parameter, which it may drop.
     """
-    if normalized and request.method == "GET" and not request.body:
+    is_plain = request.method == "GET" and not request.body
+    if normalized and is_plain:
         return request.url
-    words = [] if request.method == "GET" else [request.method]
+    words = [] if is_plain else [request.method]
     words.append(canonicalize_url(request.url))
     if request.body:
         words.append(hashlib.sha256(request.body).hexdigest())

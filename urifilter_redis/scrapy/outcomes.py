@@ -76,6 +76,10 @@ class Outcomes:
         self.failed: dict[str | bytes, Outcome] = {}
         #: With claims, the requests of which the filter keeps a part only: this crawl tries them again as they are.
         self.whole: dict[str | bytes, Request] = {}
+        #: With claims, the items of pages that are fetched without a question ("pass"), each with what the filter keeps
+        #: of its request. They are claimed before the filter is told of any end: a page that links to one of them may
+        #: be committed then, and what fails would be lost.
+        self.unasked: dict[str | bytes, str | None] = {}
         #: The number of items that were found, and not fetched before the spider closed.
         self.unfetched = 0
 
@@ -106,16 +110,13 @@ class Outcomes:
                 self._forget(items)
             return
         for item in items:
-            if outcome is not Outcome.FAILED:
-                self.whole.pop(item, None)
-                self.end(_ENDINGS[outcome], [item])
+            if outcome is Outcome.FAILED:
+                self._try_later(item, self._claiming)
                 continue
-            claim = self._link.claim_of(item)
-            failures = 1 if claim is None else claim.failures + 1
-            if claim is not None and failures >= self._claiming.failures:
-                self._reject(claim, failures)
-            else:
-                self.end(Ending("release", self._claiming.delay_after(failures), failed=True), [item])
+            if outcome is not Outcome.STOPPED:  # nobody has to get it any more
+                self.unasked.pop(item, None)
+            self.whole.pop(item, None)
+            self.end(_ENDINGS[outcome], [item])
 
     def knows(self, item: str | bytes) -> bool:
         """Whether nobody is asked about an item: it failed, waits in this crawl, or was shared of late."""
@@ -216,6 +217,10 @@ class Outcomes:
     async def _end(self) -> None:
         try:
             while self._ends:
+                if self.unasked:
+                    if not await self._claim_unasked():
+                        return
+                    continue  # there may be more of them, and of pages that link to those
                 ending, found = next(iter(self._ends.items()))
                 items = list(found)
                 if not await self._link.end(ending, items):
@@ -228,8 +233,26 @@ class Outcomes:
         finally:
             self._task = None
 
+    async def _claim_unasked(self) -> bool:
+        """Claim what is fetched without a question, as far as nobody has or had it; return whether the filter knows."""
+        claimed = dict(self.unasked)
+        if not await self._link.claim(claimed):
+            return False
+        for item in claimed:
+            self.unasked.pop(item, None)
+        return True
+
     def _forget(self, items: Iterable[str | bytes]) -> None:
         self.end(FORGET, [item for item in items if item not in self._link.passed])
+
+    def _try_later(self, item: str | bytes, claiming: Claiming) -> None:
+        """Release an item that has failed; reject it if it failed too often."""
+        claim = self._link.claim_of(item)
+        failures = 1 if claim is None else claim.failures + 1
+        if claim is not None and failures >= claiming.failures:
+            self._reject(claim, failures)
+        else:
+            self.end(Ending("release", claiming.delay_after(failures), failed=True), [item])
 
     def _reject(self, claim: Claim, failures: int) -> None:
         self.whole.pop(claim.item, None)

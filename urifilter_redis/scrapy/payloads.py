@@ -22,28 +22,30 @@ _SENT = ("method", "headers", "body", "cookies"), ("method", "body")
 _OTHERS = ("callback", "errback", "meta", "cb_kwargs")
 
 
-def kept_of(request: Request, spider: Spider) -> tuple[str | None, str]:
+def kept_of(request: Request, spider: Spider, *, waits: bool = False) -> tuple[str | None, str]:
     """Return what others get of a request, and what is left out of it: nothing, if it is kept whole.
 
     A request that cannot be kept whole is kept as it is sent. If that is too long, too, others get its method, address
-    and body, or nothing: a request without its body would be another one.
+    and body, or nothing: a request without its body would be another one. ``waits`` says that it is kept for the next
+    crawl of the spider; see ``waits_for``.
     """
     try:
-        return text_of(request, spider), ""
+        return text_of(request, spider, waits=waits), ""
     except ValueError as error:
         why = error
     lost = [name for name in _OTHERS if getattr(request, name)]
     for names in _SENT:
         lost += [name for name in ("headers", "cookies") if name not in names and getattr(request, name)]
         try:
-            text = text_of(Request(request.url, **{name: getattr(request, name) for name in names}), spider)
+            sent = Request(request.url, **{name: getattr(request, name) for name in names})
+            text = text_of(sent, spider, waits=waits)
         except ValueError:
             continue
         return text, f"{', '.join(lost)} ({why})"
     return None, f"all of it ({why})"
 
 
-def text_of(request: Request, spider: Spider) -> str:
+def text_of(request: Request, spider: Spider, *, waits: bool = False) -> str:
     """Return a request, with the spider's name, as JSON text.
 
     Raises:
@@ -59,7 +61,8 @@ def text_of(request: Request, spider: Spider) -> str:
     fields["body"] = base64.b64encode(fields["body"]).decode()
     fields = {name: value for name, value in fields.items() if value}  # the others are as they are by default
     try:
-        text = json.dumps({"spider": spider.name, "request": fields}, allow_nan=False, separators=(",", ":"))
+        written = {"spider": spider.name, "request": fields} | ({"waits": True} if waits else {})
+        text = json.dumps(written, allow_nan=False, separators=(",", ":"))
         is_whole = all(_comes_back(fields.get(name)) for name in ("meta", "cb_kwargs", "cookies", "flags"))
     except (TypeError, RecursionError) as error:  # the answer of a site, passed on in meta, may have any depth
         raise ValueError(str(error)) from None
@@ -76,6 +79,15 @@ def url_of(claim: Claim) -> str:
         return str(_read(claim.payload)["request"].get("url"))
     except ValueError:
         return str(claim.item)
+
+
+def waits_for(text: object) -> str | None:
+    """Return the name of the spider for whose next crawl a request was kept; None: it was claimed, or is no request."""
+    try:
+        read = _read(text)
+    except ValueError:
+        return None
+    return str(read["spider"]) if read.get("waits") is True else None
 
 
 def to_request(text: object, spider: Spider) -> Request | None:

@@ -179,8 +179,9 @@ class UriFilterScheduler(BaseScheduler):
                     self._ask_about(question)
                     continue
                 crawl.link.passed[question.item] = None
+                self._put_in_flight(question, Answer.PASS)
                 crawl.fetches.settle(request)
-                mark = self._mark(question, Answer.NEW)
+                mark = self._mark(question, Answer.PASS)
             return crawl.fetches.begin(request, mark)
         return None
 
@@ -399,8 +400,7 @@ class UriFilterScheduler(BaseScheduler):
                 crawl.outcomes.share(item)
                 crawl.fetches.settle(question.request)
                 return
-            if answer is Answer.NEW:
-                self._put_in_flight(question)
+            self._put_in_flight(question, answer)
             self._pass_on(question.request, self._mark(question, answer))
             return
         if question.earlier:
@@ -409,9 +409,13 @@ class UriFilterScheduler(BaseScheduler):
         self._log(question.request, crawl.spider)
         crawl.crawler.signals.send_catch_log(signals.request_dropped, request=question.request, spider=crawl.spider)
 
-    def _put_in_flight(self, question: _Question) -> None:
-        """Note that this crawl fetches what is new to it."""
+    def _put_in_flight(self, question: _Question, answer: Answer) -> None:
+        """Note that this crawl fetches what is new to it; with claims also what is fetched without an answer."""
         outcomes = self._crawl.outcomes
+        if answer is Answer.PASS and question.is_late and self._crawl.options.claiming is not None:
+            outcomes.unasked[question.item] = self._payload(question.request)
+        elif answer is not Answer.NEW:
+            return
         if (whole := self._not_whole.pop(question.request, None)) is not None:
             outcomes.whole[question.item] = whole
         if self._has_memory and not self._has_disk:
