@@ -372,8 +372,8 @@ class AsyncUriFilter(AsyncBaseClient):
             >>> [item async for item in news.iter_unique(lines)]
             ['https://example.com/0', 'https://example.com/1', 'https://example.com/2']
         """
-        asker = self._session.ids.client
         async for window in windows(uris):
+            asker = self._session.ids.client
             left: Iterator[tuple[Any, bytes]] = iter(())
             failed: UriFilterError | None = None
             try:
@@ -418,11 +418,11 @@ class AsyncUriFilter(AsyncBaseClient):
         self._session.pending.begin(batch)
         try:
             await self._finish(lambda: items.resolve(self._session, batch))
-            self._session.pending.answered(batch, None)
-        except BaseException:
-            self._session.pending.keep(batch)
-            raise
         finally:
+            if None in batch.answers:
+                self._session.pending.keep(batch)
+            else:
+                self._session.pending.answered(batch, None)
             if self._closed:
                 await self._connector.close()
 

@@ -109,12 +109,14 @@ class AsyncBaseClient(BaseClient):
     async def _finish(self, made: Callable[[], Flow[object]]) -> None:
         """Drive a flow to its end, also if its task is cancelled once: what it does is to be done all the same.
 
-        The event loop closes a generator that a loop has left in a task of its own, and cancels that at its end.
+        The event loop closes a generator that a loop has left in a task of its own, and cancels that at its end. If the
+        task has not begun then, it is GeneratorExit that arrives here.
         """
         try:
             await self._drive(made())
         except (asyncio.CancelledError, GeneratorExit):
-            await self._drive(made())
+            with contextlib.suppress(UriFilterError):
+                await self._drive(made())
             raise
 
     async def _ask(  # noqa: PLR0913, PLR0917 - what a caller may say

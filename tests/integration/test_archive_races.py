@@ -387,6 +387,21 @@ def test_counting_is_not_merged(any_server, folder, archived_filter):
     assert "counters cannot be merged" in again.restored.problems[0]
 
 
+def test_counters_of_which_some_were_removed(any_server, folder, archived_filter):
+    """An older server has counted more, and was not worked on: it gets what the archive has."""
+    news = archived_filter(capacity=1000, layout="counting")
+    news.insert_many(range(150))
+    news.checkpoint()
+    saved = Saved(any_server)
+    news.remove(range(60))
+    news.insert_many(range(1000, 1050))
+    news.checkpoint()
+    saved.bring_back()
+    again = archived_filter()
+    assert all(again.contains_many([*range(60, 150), *range(1000, 1050)]))
+    assert not any(again.contains_many(range(60)))
+
+
 def test_a_rotation_that_is_not_finished(any_server, folder, archived_filter):
     """Redis loses a bitmap, and the archive a slice that the history has: the history stays."""
     news = archived_filter(**ROLLING)

@@ -742,38 +742,42 @@ async def test_links_that_are_too_long_to_be_claimed(parts, any_server, caplog):
     assert left(any_server).keys() == {C}
 
 
+@pytest.mark.parametrize("error", [OSError, ValueError])
 @pytest.mark.parametrize("dont_filter", [False, True])
 @in_a_crawl()
-async def test_a_queue_that_raises(parts, any_server, dont_filter):
+async def test_a_queue_that_raises(parts, any_server, dont_filter, error):
     """What it does not take is offered again, as is all that was asked about with it, and the page that led to it."""
     response = parts.response(await parts.begun(scrapy.Request(A)))
-    parts.scheduler._inner.enqueue_request = Mock(side_effect=OSError)
-    with contextlib.suppress(OSError):
+    parts.scheduler._inner.enqueue_request = Mock(side_effect=error)
+    with contextlib.suppress(error):
         await parts.yielded(response, *(scrapy.Request(each, dont_filter=dont_filter) for each in (B, C)))
     await parts.answered()
-    assert parts.crawler.engine.reason == "urifilter_error"
+    assert parts.crawler.engine.reason == (None if error is ValueError and dont_filter else "urifilter_error")
     yield
-    assert left(any_server).keys() == ({A} if dont_filter else {A, B, C})
+    found = left(any_server)
+    assert found.keys() == ({A} if dont_filter else {A, B, C})
+    assert found[A].failures == (error is ValueError)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"URIFILTER_KEY": lambda request: {A: A, C: C}[request.url]},
-        {"URIFILTER_KEY": lambda request: {A: A, C: C}.get(request.url)},
+        ({"URIFILTER_KEY": lambda request: {A: A, C: C}[request.url]}, None),
+        ({"URIFILTER_KEY": lambda request: {A: A, C: C}.get(request.url)}, "urifilter_error"),
     ],
 )
 @in_a_crawl()
-async def test_a_link_without_an_item(parts, any_server, settings):
-    """The spider closes if URIFILTER_KEY makes none of a link, and the page that has the link is offered again."""
+async def test_a_link_without_an_item(parts, any_server, settings, reason):
+    """A page fails that has a link of which URIFILTER_KEY makes no item; if it returns none, the spider closes, too."""
     response, links = parts.response(await parts.begun(scrapy.Request(A))), [scrapy.Request(each) for each in (B, C)]
     assert [each async for each in parts.passed(response, *links)] == links
     with pytest.raises((KeyError, TypeError)):
         parts.enqueue(links[0])
     await parts.queued(links[1])
-    assert parts.crawler.engine.reason == "urifilter_error"
+    assert parts.crawler.engine.reason == reason
     yield
-    assert left(any_server).keys() == {A, C}
+    found = left(any_server)
+    assert {item: claim.failures for item, claim in found.items()} == {A: 1, C: 0}
 
 
 @pytest.mark.parametrize(

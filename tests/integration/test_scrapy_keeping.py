@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +12,8 @@ import pytest
 scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not installed: pip install '.[scrapy]'")
 
 from scrapy.exceptions import CloseSpider  # noqa: E402
-from support.scrapy_parts import DEEP, A, B, C, Spider, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
+from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
+from support.scrapy_parts import DEEP, A, B, C, Parts, Spider, crawler_of, kept, opened, redirected, run, seen  # noqa: E402
 from support.scrapy_parts import in_a_crawl as in_any_crawl  # noqa: E402
 
 from urifilter_redis import UriFilter  # noqa: E402
@@ -72,6 +74,22 @@ def test_it_is_kept_again(any_server):
     crawled(any_server, leave_two)
     crawled(any_server, stopped)
     assert len(crawled(any_server, taken_up)) == 1
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_queue_that_raises_as_it_takes_up(any_server, taken):
+    """What it does not take is left to the next crawl once more."""
+
+    async def main():
+        parts = Parts(crawler_of(any_server, spider=Spider, **BY_URL))
+        parts.scheduler._inner.enqueue_request = Mock(side_effect=[True] * taken + [OSError("full")])
+        with pytest.raises(OSError, match="full"):
+            await maybe_deferred_to_future(parts.scheduler.open(parts.crawler.spider))
+        await maybe_deferred_to_future(parts.scheduler.close("shutdown"))
+
+    crawled(any_server, leave_two)
+    asyncio.run(main())
+    assert len(crawled(any_server, taken_up)) == 2 - taken
 
 
 def test_what_others_have_in_flight_is_theirs(any_server):

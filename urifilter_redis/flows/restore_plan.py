@@ -216,8 +216,9 @@ def worked_on(session: Session, shard: int, ours: ShardState | None, last: Check
         return False
     then = last.shard_state()
     changed = ours.changed > max(last.begun, then.changed)
-    # What was inserted without a call id has left no record.
-    changed = changed or (ours.epoch, ours.inserted) > (then.epoch, then.inserted)
+    # What was inserted without a call id has left no record. The counts of a Redis that came back older tell nothing.
+    if ours.checkpoint >= last.number:
+        changed = changed or (ours.epoch, ours.inserted) != (then.epoch, then.inserted)
     if changed or last.begun > (yield from server_time(session, shard)):
         return True
     records = yield from scanned(session, "HSCAN", session.keys.shard(shard).replies)

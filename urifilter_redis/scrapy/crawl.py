@@ -85,12 +85,19 @@ class Crawl:
             await asyncio.sleep(_PAUSE)
 
     def item(self, request: Request) -> str | bytes:
-        """Return the item of a request; if there is none, the spider closes. A TypeError names a wrong key."""
-        try:
-            return self._item(request)
-        except Exception:  # Scrapy logs it at most, and goes on with the other links of the page
+        """Return the item of a request; a key that makes no item closes the spider, and a TypeError names it."""
+        if self.options.items == "url":
+            return url_item(request, normalized=self.link.normalizes)
+        if self.options.key is not None:
+            item: object = self.options.key(request)
+            if isinstance(item, str | bytes):
+                return item
             self.close_spider("urifilter_error")
-            raise
+            raise TypeError(
+                f"URIFILTER_KEY is a function that returns text or bytes, and not {item!r}, as of {request}"
+            )
+        assert self.crawler.request_fingerprinter is not None  # noqa: S101 - there are requests
+        return self.crawler.request_fingerprinter.fingerprint(request).hex()
 
     def crawl(self, request: Request) -> None:
         """Give a request to the engine, unless the spider is closed."""
@@ -120,19 +127,6 @@ class Crawl:
             self.crawl(request)
         dropped = [item for request, item in found if self.taken_over.pop(request, None) is not None]
         return [] if self._engine is None or self._engine.spider is None else dropped
-
-    def _item(self, request: Request) -> str | bytes:
-        if self.options.items == "url":
-            return url_item(request, normalized=self.link.normalizes)
-        if self.options.key is not None:
-            item: object = self.options.key(request)
-            if isinstance(item, str | bytes):
-                return item
-            raise TypeError(
-                f"URIFILTER_KEY is a function that returns text or bytes, and not {item!r}, as of {request}"
-            )
-        assert self.crawler.request_fingerprinter is not None  # noqa: S101 - there are requests
-        return self.crawler.request_fingerprinter.fingerprint(request).hex()
 
     @property
     def _engine(self) -> Any:

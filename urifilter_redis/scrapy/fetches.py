@@ -166,11 +166,11 @@ class Fetches:
             fetch.waiting.discard(request)
             self._look(fetch)
 
-    def give_up(self, request: Request) -> None:
-        """Note that a request was lost to an error: the page that yielded it has to be fetched again."""
+    def give_up(self, request: Request, outcome: Outcome) -> None:
+        """Note that a request was lost to an error: the page that yielded it has this outcome, and is fetched again."""
         fetch = self._pages.get(request)
         if fetch is not None and fetch.outcome is Outcome.DONE:
-            fetch.outcome = Outcome.STOPPED
+            fetch.outcome = outcome
         self.settle(request)
 
     def replace(self, fetch: Fetch) -> None:

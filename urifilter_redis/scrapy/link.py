@@ -308,7 +308,7 @@ class Link:
     async def _drop(self, _: UriFilterError | None) -> list[bool]:
         news = await self._opened()
         async with self._opening:  # what is opened meanwhile could be the old filter
-            self._filter = self._keeper = None
+            self._filter, self._keepers = None, {}
             await news.drop()
             await news.close()
         await self._opened()

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
+from redis.exceptions import RedisError
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler, Scheduler
 from scrapy.dupefilters import BaseDupeFilter, RFPDupeFilter
@@ -142,8 +143,8 @@ class UriFilterScheduler(BaseScheduler):
             return False
         try:
             item = crawl.item(request)
-        except Exception:
-            fetches.give_up(request)
+        except Exception:  # Scrapy logs it, and goes on with the other links of the page
+            fetches.give_up(request, Outcome.FAILED)
             raise
         again = START if is_start else AGAIN if request.meta.get(META) == AGAIN else ""
         if fetch is not None:
@@ -230,11 +231,17 @@ class UriFilterScheduler(BaseScheduler):
         """Take up what earlier crawls of this spider have left."""
         if self._crawl.keeping is None or not self._crawl.keeping.is_due:
             return
-        for request, item in await self._crawl.keeping.take_up():
-            if item is None:
-                self._inner.enqueue_request(request)
-            else:
-                self._pass_on(request, Mark(items=[item]))
+        waiting = deque(await self._crawl.keeping.take_up())
+        try:
+            while waiting:
+                request, item = waiting.popleft()
+                if item is None:
+                    self._enqueue(request, Mark(items=[]))
+                else:
+                    self._pass_on(request, Mark(items=[item]))
+        finally:  # the filter has committed them all
+            for request, item in waiting:
+                self._give_up(request, [] if item is None else [item], "")
 
     async def _end_memory(self) -> tuple[bool, int]:
         """Give back the items of requests that end with the crawl.
@@ -292,26 +299,38 @@ class UriFilterScheduler(BaseScheduler):
         return is_taken
 
     def _enqueue(self, request: Request, mark: Mark) -> bool:
-        """Give a request to the project's scheduler, which may raise an error: its disk is full, for example."""
+        """Give a request to the project's scheduler, which may raise an error: its disk is full, for example.
+
+        If it cannot work, the spider closes, and the page is offered again; if it refuses a request, the page fails.
+        """
         try:
             return bool(self._inner.enqueue_request(request))
-        except Exception:
-            self._give_up(request, mark["items"], mark.get("again", ""))
-            self._crawl.close_spider("urifilter_error")  # it would be given the page of that request again and again
+        except Exception as error:
+            is_away = isinstance(error, OSError | RedisError)
+            unasked = [self._crawl.item(request)] if mark.get("ask") else []
+            outcome = Outcome.STOPPED if is_away else Outcome.FAILED
+            self._give_up(request, mark["items"], mark.get("again", ""), unasked, outcome)
+            if is_away:
+                self._crawl.close_spider("urifilter_error")
             raise
 
     def _give_up(
-        self, request: Request, items: list[str | bytes], again: str, unasked: Sequence[str | bytes] = ()
+        self,
+        request: Request,
+        items: list[str | bytes],
+        again: str,
+        unasked: Sequence[str | bytes] = (),
+        outcome: Outcome = Outcome.STOPPED,
     ) -> None:
         """Give back the items of a request that an error has lost.
 
         It is kept for the next crawl, with the ``unasked`` item that the filter may not have; or the page that yielded
-        it is fetched again.
+        it has this outcome, and is fetched again.
         """
         crawl = self._crawl
         crawl.outcomes.note(items, Outcome.STOPPED)
         if crawl.keeping is None or again == START:
-            crawl.fetches.give_up(request)
+            crawl.fetches.give_up(request, outcome)
             return
         crawl.keeping.note(request, [*items, *unasked])
         crawl.fetches.settle(request)
