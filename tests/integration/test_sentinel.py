@@ -24,7 +24,7 @@ from support.service import Service, ask
 
 from urifilter_redis import AnswerLost, AsyncUriFilter, ServerUnavailable, Timeouts, UriFilter, drop_filter
 from urifilter_redis.engine import topology
-from urifilter_redis.transport import sentinels
+from urifilter_redis.transport import endpoints, sentinels
 
 FILTER = {"capacity": 10_000, "error_rate": 1e-8}
 
@@ -191,6 +191,8 @@ def selecting(replicated, monkeypatch, insert):
     At the end all of them must have inserted on the replica.
     """
     monkeypatch.setattr(sentinels, "HOLD", PATIENCE)
+    for module in (endpoints, sentinels):  # a client that is not subscribed in time hears nothing for ten seconds
+        monkeypatch.setattr(module, "PATIENCE", PATIENCE)
     master, replica = replicated()
     UriFilter.create("news", redis=master.url, **FILTER).close()
     with Told(master) as told, ThreadPoolExecutor(1) as thread:
