@@ -322,13 +322,13 @@ class UriFilterScheduler(BaseScheduler):
         unasked: Sequence[str | bytes] = (),
         outcome: Outcome = Outcome.STOPPED,
     ) -> None:
-        """Give back the items of a request that an error has lost.
+        """Give back the items of a request that an error has lost, with this outcome.
 
         It is kept for the next crawl, with the ``unasked`` item that the filter may not have; or the page that yielded
-        it has this outcome, and is fetched again.
+        it has the same outcome, and is fetched again.
         """
         crawl = self._crawl
-        crawl.outcomes.note(items, Outcome.STOPPED)
+        crawl.outcomes.note(items, outcome)
         if crawl.keeping is None or again == START:
             crawl.fetches.give_up(request, outcome)
             return
