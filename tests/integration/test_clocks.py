@@ -347,6 +347,7 @@ def test_those_who_do_not_rotate_hide_a_pause(make_server, tmp_path):
     assert crawl(server, settings, clock, URIFILTER_ROTATE="never") == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retention", ["ring", "rolling"])
 def test_a_clock_that_was_behind_for_weeks(make_server, tmp_path, retention):
     """Once it is set right, that is no pause: what was inserted a moment ago is seen."""
@@ -364,7 +365,8 @@ def turn_only(session):
     yield from rotate_due(session, build=False)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.sampled
+@pytest.mark.parametrize("shards", [2, 1])
 def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
     """The first insert after the pause finishes it, and then passes over the pause: what is too old is new."""
     clock = Clock(tmp_path)

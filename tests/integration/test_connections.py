@@ -466,7 +466,6 @@ def test_a_reply_that_is_not_the_commands(any_server, clients, reply):
         assert (proxy.lies, proxy.connected) == (0, 2)
 
 
-@pytest.mark.quick
 def test_a_client_that_waits_for_ever_is_given(any_server, clients):
     """Its own patience, and its own retries, do not count: ``timeouts=`` holds."""
     made(any_server).close()

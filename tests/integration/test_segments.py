@@ -50,7 +50,7 @@ OF_THE_MODULE = {
 }
 ALL_KINDS = KINDS | OF_THE_MODULE
 #: Kinds whose longest tests are slow: what they have of their own, shorter tests try.
-SLOW_KINDS = {"classic", "ring, write all", "ring, last-seen", "rolling", "rolling, last-seen", "redisbloom, ring"}
+SLOW_KINDS = ALL_KINDS.keys() - {"blocked", "counting", "redisbloom"}
 
 
 def on_servers(kinds: Iterable[str]) -> list:
@@ -274,7 +274,8 @@ def rows_of(news: UriFilter) -> list[int]:
     return [each.segments for each in news.view(0).slices]
 
 
-@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 2])
 def test_growing_rows(server, client, of_growing_rows, folder, tmp_path, shards):
     """A slice of a growing filter has twice the bitmaps of the one before; no answer and no copy suffers by that."""
     news = of_growing_rows(shards, archive=folder)
@@ -756,7 +757,8 @@ def test_a_ring_loses_few(server, of_segments, segments):
     assert (server.ask("keys", "*gone*") != []) == (segments > 4)
 
 
-@pytest.mark.parametrize("kind", ["ring", pytest.param("rolling", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ring", "rolling"])
 def test_memory_while_all_shards_turn(make_server, of_segments, folder, kind):
     """The row of one shard more takes memory, as ``plan`` says: a shard waits until what was let go is free."""
     server = make_server()
