@@ -28,7 +28,7 @@ from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing,
 from urifilter_redis.protocol.config import FORMAT, Config
 from urifilter_redis.protocol.meta import Closed, ShardState
 from urifilter_redis.storage.blobs import PIECES_AT_ONCE, Writer
-from urifilter_redis.storage.checkpoints import Place, last_good, places, publish_checkpoint
+from urifilter_redis.storage.checkpoints import Place, last_good, newest, places, publish_checkpoint
 from urifilter_redis.storage.documents import Checkpoint, Content, Manifest, Piece, piece_spans
 from urifilter_redis.storage.records import KINDS
 from urifilter_redis.storage.registry import note_complete, register
@@ -79,8 +79,12 @@ def import_(
 
 def _import_shard(backend: Backend, exported: ExportedFilter | Resharded, checkpoint: Checkpoint) -> Flow[None]:
     config = exported.config
-    found = yield from places(backend, exported.name, config, checkpoint.shard)
-    if (yield from _is_kept(backend, exported.name, checkpoint, found)):
+    found = yield from _sound_places(backend, exported.name, config, checkpoint)
+    kept = newest(found)
+    if kept is not None and kept.number >= checkpoint.number:
+        if kept.number > checkpoint.number:
+            text = "archive %s: shard %d: its checkpoint %d stays, because it is newer than the file's"
+            log.warning(text, backend.shown, checkpoint.shard, kept.number)
         return
     writers: list[Writer] = []
     try:
@@ -103,23 +107,16 @@ def _import_shard(backend: Backend, exported: ExportedFilter | Resharded, checkp
         raise ArchiveError(f"archive {backend.shown}: another process has written a checkpoint meanwhile: try again")
 
 
-def _is_kept(backend: Backend, name: str, checkpoint: Checkpoint, found: list[Place]) -> Flow[bool]:
-    """Whether the archive has a whole checkpoint that is as new as one, or newer; of damaged ones remove the numbers.
-
-    What has no number is replaced first.
-    """
-    kept = 0
+def _sound_places(backend: Backend, name: str, config: Config, checkpoint: Checkpoint) -> Flow[list[Place]]:
+    """Return both places of a shard; one whose checkpoint is as new as the file's, and damaged, counts as empty."""
+    found = yield from places(backend, name, config, checkpoint.shard)
     for number, place in enumerate(found):
         if place.checkpoint and place.checkpoint.number >= checkpoint.number:
             try:
                 yield from last_good(backend, name, [place])
-                kept = max(kept, place.checkpoint.number)
             except ArchiveCorrupt:
                 found[number] = replace(place, checkpoint=None)
-    if kept > checkpoint.number:
-        text = "archive %s: shard %d: its checkpoint %d stays, because it is newer than the file's"
-        log.warning(text, backend.shown, checkpoint.shard, kept)
-    return bool(kept)
+    return found
 
 
 def _copy(
