@@ -22,9 +22,21 @@ import zstandard
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.archive_steps import ArchiveSteps
-from support.archives import blob_of, drop_field, leftovers, lie, more, on, piece_of, put, sound, verified
+from support.archives import (
+    blob_of,
+    drop_field,
+    export_to,
+    import_from,
+    leftovers,
+    lie,
+    more,
+    on,
+    piece_of,
+    put,
+    sound,
+    verified,
+)
 from support.disk import mounted
-from support.exports import export_to, import_from
 from support.mongo import MongoServer
 from support.servers import Server, wait_until
 

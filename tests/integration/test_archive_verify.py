@@ -16,8 +16,20 @@ from pathlib import Path
 
 import pytest
 from support import cli
-from support.archives import blob_of, checkpoints, files, leftovers, lie, on, piece_of, root, sound, verified
-from support.exports import export_to, import_from
+from support.archives import (
+    blob_of,
+    checkpoints,
+    export_to,
+    files,
+    import_from,
+    leftovers,
+    lie,
+    on,
+    piece_of,
+    root,
+    sound,
+    verified,
+)
 from support.pipelines import pipelines
 
 from urifilter_redis import ArchiveCorrupt, ArchiveError, ArchiveMissing, UriFilter, drop_filter

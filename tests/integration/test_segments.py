@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from redis.exceptions import ResponseError
-from support.exports import export_to, import_from
+from support.archives import export_to, import_from
 from support.room import leave_room, make_room
 from support.servers import BLOOM, DEFAULT, wait_until
 from support.servers import KINDS as SERVERS

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from urifilter_redis.archive import export, importing
 from urifilter_redis.archive.maintenance import Verified, prune, verify_all
 from urifilter_redis.engine.driver import drive
 from urifilter_redis.engine.steps import Flow
+from urifilter_redis.protocol.config import Config
 from urifilter_redis.storage import documents
 from urifilter_redis.storage.backends import open_backend
 from urifilter_redis.storage.packing import pack
@@ -40,6 +42,14 @@ def sound(archive: str, *, slices: bool = True) -> int:
     found = verified(archive)
     assert [each for each in found.problems if slices or not each.startswith("slice ")] == []
     return found.documents
+
+
+def export_to(archive: str, name: str, file: Path) -> None:
+    on(archive, export.export, name, file, lambda *_: None)
+
+
+def import_from(archive: str, file: Path, shards: int | None = None) -> tuple[str, Config]:
+    return on(archive, importing.import_, file, lambda *_: None, shards)
 
 
 def root(archive: str) -> Path:
