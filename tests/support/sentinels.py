@@ -126,6 +126,7 @@ class Told:
         with contextlib.suppress(OSError):  # it was closed
             while True:
                 client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as Redis has it
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
