@@ -219,7 +219,6 @@ def _clean(running, kind):
         running[kind] = servers.Server(kind)
     with running[kind].client() as client:
         client.flushall()
-        client.script_flush()
         servers.wait_until(lambda: not client.info("memory")["lazyfree_pending_objects"], "memory is being freed")
         client.config_resetstat()
     return running[kind]

@@ -132,6 +132,7 @@ def test_server_away(there):
     assert "gave up after 3 s" in err
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "command",
     [("list",), ("check", "--filter", "news"), ("drop", "news", "--yes"), ("worker", "--once"), ("doctor",)],

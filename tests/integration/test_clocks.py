@@ -265,7 +265,7 @@ def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplo
         assert news.ages(range(1000, 1100)) == [0] * 100
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["insert", "one by one", "claims"])
 @pytest.mark.parametrize(
     "settings",

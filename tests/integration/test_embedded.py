@@ -211,6 +211,7 @@ def test_all_killed(data):
         assert news.insert("a") is False
 
 
+@pytest.mark.sampled
 def test_folder_away(clients, data):
     """All killed and the folder renamed: calls raise ServerUnavailable, and are answered again once it is back."""
     with clients.create("x", capacity=1000, error_rate=1e-8, timeouts=Timeouts(total=1)) as news:

@@ -259,6 +259,7 @@ def test_server_that_refuses_connections_is_tried_again(ask):
         ask("redis://127.0.0.1:1/0")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("answer", [b"+OK\r\n", b":7\r\n", b"*2\r\n+a\r\n+b\r\n", b"$-1\r\n", b"*0\r\n"])
 def test_something_else_answers(ask, answer):
     """What speaks Redis's protocol and answers nonsense to everything is an error of the tree."""

@@ -93,6 +93,7 @@ def test_billions(capacity, filters):
             Settings(capacity=-(-capacity // (filters - 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "size"), [("blocked", 16), ("redisbloom", 64)])
 def test_the_largest_bitmap_that_is_told(layout, size):
     """That of the layout."""
