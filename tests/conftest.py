@@ -87,8 +87,8 @@ def _explores(item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """Twice as many workers as cores: half of the time a test waits for a server or a process."""
-    return 2 * (os.cpu_count() or 1)
+    """Half as many workers again as cores: some of the time a test waits for a server or a process."""
+    return 3 * (os.cpu_count() or 1) // 2
 
 
 def pytest_report_header():
