@@ -96,7 +96,14 @@ def background(
     with log_file.open("a") as log:
         mask = os.umask(0)
         os.umask(mask)  # the mask can only be read by setting it; DaemonContext would set 0
-        context = DaemonContext(stdout=log, stderr=log, signal_map={}, umask=mask, files_preserve=list(keeps))
+        context = DaemonContext(
+            stdout=log,
+            stderr=log,
+            signal_map={},
+            umask=mask,
+            files_preserve=list(keeps),
+            working_directory=".",  # relative paths of settings and environment mean what they meant
+        )
         with context, _held(pidfile):
             yield
 

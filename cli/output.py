@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,8 +20,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: The buffer of a pipe, unless its reader has enlarged it, in bytes.
+PIPE = 64 << 10
+
 #: Bytes at the end of the output that a reader that has ended may not have processed. The buffer of a pipe holds
-#: 64 KiB, of a socket 208 KiB, of a terminal some 12 KiB; programs read ahead, too (head 8 KiB, grep 96 KiB).
+#: ``PIPE``, of a socket 208 KiB, of a terminal some 12 KiB; programs read ahead, too (head 8 KiB, grep 96 KiB).
 READ_AHEAD = 320 << 10
 
 #: Seconds to wait, once all is read, for a reader that stops early (head, a terminal that is closed) to close.
@@ -50,14 +54,19 @@ class _Block:
 
 
 class Output:
-    """Unbuffered stdout that knows which items are undelivered. ``end`` is the end of a line."""
+    """Unbuffered stdout that knows which items are undelivered. ``end`` is the end of a line.
+
+    Attributes:
+        is_read: whether somebody reads it now, for whom a write may wait, and who may end before all is read.
+    """
 
     def __init__(self, end: bytes = b"\n") -> None:
         self._end = end
         mode = os.fstat(_STDOUT).st_mode
         self._pipe = stat.S_ISFIFO(mode)
         self._terminal = os.isatty(_STDOUT)
-        self._read = self._pipe or self._terminal or stat.S_ISSOCK(mode)  # a reader may end before it has read all
+        self._file = stat.S_ISREG(mode)
+        self.is_read = self._pipe or self._terminal or stat.S_ISSOCK(mode)
         self._added = 0
         self._written = 0
         self._unwritten: collections.deque[bytes] = collections.deque()
@@ -99,7 +108,7 @@ class Output:
             BrokenPipeError: the reader closed the pipe before the end.
             OSError: the terminal was closed.
         """
-        if not self._read:
+        if not self.is_read:
             return
         poll = select.poll()
         poll.register(_STDOUT, 0)
@@ -125,14 +134,37 @@ class Output:
     @property
     def _delivered(self) -> int:
         """The bytes that the reader has certainly read."""
-        return self._written - (READ_AHEAD if self._read else 0)
+        return self._written - (READ_AHEAD + _enlarged() if self.is_read else 0)
 
     def _write(self, text: bytes) -> None:
-        data = memoryview(text)
-        while data:
-            size = os.write(_STDOUT, data)
-            self._written += size
-            data = data[size:]
+        data, end = memoryview(text), None
+        try:
+            while data:
+                size = os.write(_STDOUT, data)
+                self._written += size
+                data = data[size:]
+                if self._file and data:
+                    end = os.lseek(_STDOUT, 0, os.SEEK_CUR)
+        except OSError:
+            if end is not None:
+                self._cut(end, len(text) - len(data) - 1 - text.rfind(self._end, 0, len(text) - len(data)))
+            raise
+
+    def _cut(self, end: int, size: int) -> None:
+        """Cut off the line that a full disk took in part: what is appended next would go on in it."""
+        with contextlib.suppress(OSError):  # who may only append, say
+            if size and os.fstat(_STDOUT).st_size == end:  # else others have written behind it
+                os.ftruncate(_STDOUT, end - size)
+                os.lseek(_STDOUT, end - size, os.SEEK_SET)
+                self._written -= size
+
+
+def _enlarged() -> int:
+    """Return the bytes by which the reader has enlarged the buffer of stdout's pipe."""
+    try:
+        return max(0, fcntl.fcntl(_STDOUT, fcntl.F_GETPIPE_SZ) - PIPE)
+    except (AttributeError, OSError):  # no pipe can be enlarged on this system; stdout is none
+        return 0
 
 
 def _unread() -> int:

@@ -94,9 +94,13 @@ class Printer:
         self.output.add(fresh.records, fresh.items)
         self.summary.count(answers)
         self.doubtful += answers.count(None)
-        if not self._stopped:
+        if not self._stopped and self.output.is_read:
             with self.signals.allowed():
                 self.output.write()
+        elif not self._stopped:  # a file does not let wait, and a signal may come before what it took is counted
+            self.output.write()
+            with self.signals.allowed():
+                pass
 
     def head(self, header: bytes) -> None:
         """Print the header of the files, which is no item."""

@@ -105,6 +105,7 @@ def test_its_life(daemon):
     """Status before, while and after; one at a time; it logs that it has begun and ended."""
     daemon.check_gone()
     process = daemon.start()
+    assert Path(f"/proc/{process}/cwd").resolve() == Path.cwd()  # else relative paths of the environment are others
     daemon.check_runs(process)
     daemon.stop(process)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import bz2
 import codecs
+import fcntl
 import gzip
 import json
 import lzma
@@ -13,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -310,6 +313,27 @@ def test_head_closes_the_pipe_and_nothing_is_missing(precise, tmp_path, command,
     assert cli.run(command, "--filter", "precise", tmp_path / "urls")[0] == b""
 
 
+@pytest.mark.slow
+def test_a_reader_that_has_enlarged_the_pipe(precise, tmp_path):
+    """What is in it is printed again, too."""
+    (tmp_path / "urls").write_bytes(joined(urls(60_000)))
+    process = cli.start("dedupe", "--filter", "precise", tmp_path / "urls", pipesize=1 << 20)
+    unread = array.array("i", [0])
+
+    def is_full() -> bool:
+        fcntl.ioctl(process.stdout, termios.FIONREAD, unread)
+        return unread[0] > 1_000_000
+
+    wait_until(is_full, "it does not print")
+    first = process.stdout.read(300)
+    process.stdout.close()
+    assert process.wait(60) == 141
+    process.stderr.close()
+    process.stdin.close()
+    second, _ = cli.run("dedupe", "--filter", "precise", tmp_path / "urls")
+    assert set((first + second).split(b"\n")) >= set(urls(60_000))
+
+
 def test_full_disk(precise, tmp_path):
     """What cannot be written is forgotten again, and what is written is not: exactly, for a file."""
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
@@ -356,8 +380,10 @@ def test_ctrl_c_while_answers_are_lost(there, precise, tmp_path):
     assert b"10 lines may have been inserted, and not printed: `urifilter forget`" in err
 
 
-def test_file_size_limit(precise, tmp_path):
-    """A file that takes only a part: that part is remembered, the rest is new again."""
+@pytest.mark.sampled
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+def test_file_size_limit(precise, tmp_path, mode):
+    """A file that takes only a part: its lines are remembered, the rest is new again, and no line is left in part."""
     (tmp_path / "urls").write_bytes(joined(urls(9000)))
     import resource
 
@@ -365,12 +391,44 @@ def test_file_size_limit(precise, tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
-    with (tmp_path / "out").open("wb") as out:
+    with (tmp_path / "out").open(mode) as out:
         cli.run_process("dedupe", "--filter", "precise", tmp_path / "urls", stdout=out, preexec_fn=limit, code=2)
-    first = (tmp_path / "out").read_bytes()
-    whole = first[: first.rindex(b"\n") + 1]
-    assert len(first) == 100_000
-    assert whole + cli.run("dedupe", "--filter", "precise", tmp_path / "urls")[0] == joined(urls(9000))
+    assert 99_900 < (tmp_path / "out").stat().st_size < 100_000
+    with (tmp_path / "out").open("ab") as out:
+        cli.run_process("dedupe", "--filter", "precise", tmp_path / "urls", stdout=out)
+    assert (tmp_path / "out").read_bytes() == joined(urls(9000))
+
+
+WITH_A_NEIGHBOUR = """
+import os
+from urifilter_redis.cli import main
+
+write, written = os.write, []
+
+def crowded(descriptor, data):
+    if descriptor == 1 and written:
+        os.write = write
+        with open("out", "ab") as out:
+            out.write(b"of another\\n")
+        raise OSError(28, "No space left on device")
+    if descriptor == 1:
+        written.append(data)
+        data = data[:1000]
+    return write(descriptor, data)
+
+os.write = crowded
+main()
+"""
+
+
+@pytest.mark.slow
+def test_what_others_write_into_the_same_file_stays(precise, tmp_path):
+    """A line in part before it stays, too."""
+    (tmp_path / "urls").write_bytes(joined(urls(100)))
+    call = [sys.executable, "-c", WITH_A_NEIGHBOUR, "dedupe", "--filter", "precise", "urls"]
+    with (tmp_path / "out").open("ab") as out:
+        assert subprocess.run(call, stdout=out, cwd=tmp_path, timeout=60).returncode == 2
+    assert (tmp_path / "out").read_bytes() == joined(urls(100))[:1000] + b"of another\n"
 
 
 @pytest.mark.slow

@@ -317,3 +317,28 @@ def test_other_commands_that_stream(command, ages):
         process.send_signal(signal.SIGHUP)
         assert process.communicate(timeout=60) == (b"", b"urifilter: stopped by SIGHUP\n")
         assert process.returncode == 128 + signal.SIGHUP
+
+
+STOPPED_AS_IT_WRITES = """
+import os, signal
+from urifilter_redis.cli import main
+
+def stopped(descriptor, data):
+    size = write(descriptor, data)
+    if descriptor == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return size
+
+write, os.write = os.write, stopped
+main()
+"""
+
+
+def test_signal_as_a_file_has_taken_lines(urls, tmp_path):
+    """What it has taken is not printed again."""
+    call = [sys.executable, "-c", STOPPED_AS_IT_WRITES, "dedupe", "--filter", "precise", urls]
+    with (tmp_path / "out").open("wb") as out:
+        assert subprocess.run(call, stdout=out, timeout=60).returncode == 128 + signal.SIGTERM
+    first = (tmp_path / "out").read_bytes()
+    assert first.count(b"\n") < len(LINES)
+    assert first + cli.run("dedupe", "--filter", "precise", urls)[0] == cli.joined(LINES)
