@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -301,7 +302,7 @@ def _keepable(summary: Summary, window: Window) -> Window:
         return window
     for item in window.items:
         if len(item) > MOST_BYTES:
-            begin = item[:SHOWN].decode(errors="replace")
+            begin = _shown(item[:SHOWN].decode(errors="replace"))
             text = f"a line of {len(item):,} bytes is left out, because a claim keeps at most {MOST_BYTES:,}: {begin}…"
             summary.report_bad(text)
     return window.chosen([len(item) <= MOST_BYTES for item in window.items])
@@ -445,7 +446,7 @@ def _print_list(
     shown = found[:limit]
     if options.json:
         print_json(
-            [asdict(each) | {"item": _json_value(each.item), "payload": _json_value(each.payload)} for each in shown]
+            [asdict(each) | {"item": _json_item(each.item), "payload": _json_value(each.payload)} for each in shown]
         )
         return
     if not found:
@@ -491,13 +492,22 @@ def _line_of(item: Any) -> bytes | None:
 
 
 def _json_line(claim: Claim, holder: str) -> bytes:
-    """Return an object for a claim. Bytes that are not UTF-8 become lone surrogates."""
-    item, payload = map(_json_value, (claim.item, claim.payload))
+    """Return an object for a claim."""
+    about = {"item": _json_item(claim.item), "payload": _json_value(claim.payload)}
     counts = {"failures": claim.failures, "lapses": claim.lapses}
-    return json.dumps({"item": item, "payload": payload} | counts | {"holder": holder}).encode()
+    return json.dumps(about | counts | {"holder": holder}).encode()
+
+
+def _json_item(item: Any) -> Any:
+    """Return an item for JSON: a string if ``--jsonl`` reads that as the same item, else an object or a number."""
+    try:
+        return item.decode() if isinstance(item, bytes) else item
+    except UnicodeDecodeError:
+        return {"base64": b64encode(item).decode()}
 
 
 def _json_value(value: Any) -> Any:
+    """Return a payload for JSON, or text to be shown. Bytes that are not UTF-8 become lone surrogates."""
     return value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
 
 

@@ -40,6 +40,9 @@ LARGEST_WINDOW = 1 << 31
 #: The most first bytes that show what a file is.
 HEAD = 10
 
+#: The same, of what begins with the mark of UTF-16.
+MARKED = 1 << 10
+
 STDIN = "-"
 
 _BEGIN = Place()
@@ -255,7 +258,7 @@ _REFUSED_FOR_NULS = [
 def is_converted(name: str) -> bool:
     """Whether a file is compressed, or UTF-16; false for stdin and for what is no regular file."""
     head = _head_of(name)
-    return _decompressor(head) is not None or head.startswith(_MARKS_OF_UTF_16)
+    return _decompressor(head) is not None or _is_utf_16(head)
 
 
 def _head_of(name: str) -> bytes:
@@ -263,11 +266,19 @@ def _head_of(name: str) -> bytes:
     if name == STDIN or not os.path.isfile(name):  # noqa: PTH113 - as above
         return b""
     with open(name, "rb") as file:  # noqa: PTH123 - likewise
-        return file.read(HEAD)
+        return file.read(MARKED)
 
 
 def _decompressor(head: bytes) -> Callable[[], Any] | None:
     return next((make for magic, make in _COMPRESSED.items() if head.startswith(magic)), None)
+
+
+def _is_utf_16(head: bytes) -> bool:
+    """Whether a file is UTF-16, by its first bytes: a mark, and the NUL of a character of ASCII, as the end of a line.
+
+    A mark alone may be the beginning of a stranger's link.
+    """
+    return head.startswith(_MARKS_OF_UTF_16) and b"\0" in head
 
 
 def _why_refused(head: bytes, form: Form) -> str:
@@ -290,7 +301,11 @@ def _unpacked(chunks: Iterator[bytes | None], form: Form, *, within: bool = Fals
             yield None
             continue
         head += chunk
-        if len(head) >= HEAD or form.end in head:  # enough to tell, and a line is not kept waiting
+        if head.startswith(_MARKS_OF_UTF_16):
+            enough = len(head) >= MARKED or _is_utf_16(head)
+        else:
+            enough = len(head) >= HEAD or form.end in head  # a line is not kept waiting
+        if enough:
             break
     make = _decompressor(head)
     why = _why_refused(head, form) or ("it is compressed twice: unpack it first" if make and within else "")
@@ -301,7 +316,7 @@ def _unpacked(chunks: Iterator[bytes | None], form: Form, *, within: bool = Fals
     if make is not None:
         yield from _unpacked(_decompressed(chunks, make), form, within=True)
     else:
-        yield from _as_utf_8(chunks) if head.startswith(_MARKS_OF_UTF_16) else chunks
+        yield from _as_utf_8(chunks) if _is_utf_16(head) and not form.null else chunks
 
 
 def _as_utf_8(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:

@@ -11,6 +11,7 @@ import csv
 import errno
 import io
 import json
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from itertools import chain, compress, pairwise
@@ -27,6 +28,9 @@ QUOTE = b'"'
 
 #: White space of JSON.
 WHITE = b" \t\r\n"
+
+_MARKS = re.compile(rb"(?:\xef\xbb\xbf)+")
+_SPACE_AND_MARKS = re.compile(rb"(?:\s|\xef\xbb\xbf)+")
 
 #: The most columns of a header that a message names.
 NAMED = 10
@@ -143,7 +147,7 @@ class Form:
         """Return the items that the texts of fields stand for."""
         if self.trim:
             return [*map(_trimmed, texts)]
-        if self.null:
+        if self.null or self.kind == "jsonl":  # their texts are exact
             return texts
         text = b"\n".join(texts)  # one search is faster than one a text
         return [*map(item_of, texts)] if b"\r" in text or codecs.BOM_UTF8 in text else texts
@@ -154,18 +158,17 @@ PLAIN = Form()
 
 def item_of(line: bytes) -> bytes:
     """Return the item of a line, which is its own item: also of a line with two ends or two byte order marks."""
-    line = line.rstrip(b"\r")
-    while line.startswith(codecs.BOM_UTF8):
-        line = line.removeprefix(codecs.BOM_UTF8)
-    return line
+    return _without(_MARKS, line.rstrip(b"\r"))
 
 
 def _trimmed(text: bytes) -> bytes:
     """Return the item of a text without white space around it, which is its own item."""
-    text = text.strip()
-    while text.startswith(codecs.BOM_UTF8):
-        text = text.removeprefix(codecs.BOM_UTF8).strip()
-    return text
+    return _without(_SPACE_AND_MARKS, text.strip())
+
+
+def _without(beginning: re.Pattern[bytes], text: bytes) -> bytes:
+    found = beginning.match(text)
+    return text[found.end() :] if found else text
 
 
 class Records(ABC):
@@ -448,7 +451,8 @@ class _Csv(Records):
         columns = names if form.column is None else len(row)
         if form.column is None and form.field not in names:
             more = ", …" if len(names) > NAMED else ""
-            raise OSError(errno.EILSEQ, f"its header has no field {form.field}: {', '.join(names[:NAMED])}{more}")
+            shown = ", ".join(each if each.isprintable() else ascii(each) for each in names[:NAMED])
+            raise OSError(errno.EILSEQ, f"its header has no field {form.field}: {shown}{more}")
         if form.column is not None and form.column > len(row):
             raise OSError(errno.EILSEQ, f"there is no column {form.column}: its first record has {_columns(len(row))}")
         if self.has_head and columns != self._columns:
@@ -488,12 +492,7 @@ def _unmarked(lines: list[bytes]) -> list[bytes]:
     """Return lines without byte order marks at their beginnings: ``cat`` puts such a one into the middle of a file."""
     if codecs.BOM_UTF8 not in b"\n".join(lines):
         return lines
-    found = []
-    for line in lines:
-        while line.startswith(codecs.BOM_UTF8):
-            line = line.removeprefix(codecs.BOM_UTF8)  # noqa: PLW2901
-        found.append(line)
-    return found
+    return [_without(_MARKS, line) for line in lines]
 
 
 def _closes(lines: list[bytes]) -> bool:

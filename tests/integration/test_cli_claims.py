@@ -202,8 +202,14 @@ def test_items_that_are_no_lines(news):
     )
     assert run("reclaim", code=3)[0] == b""
     assert all(news.release(others))
-    told = [json.loads(line)["item"] for line in run("reclaim", "--json", "-q")[0].splitlines()]
-    assert sorted(map(repr, told)) == sorted(map(repr, [*others[:5], "\udcff\n"]))
+    printed = run("reclaim", "--json", "-q")[0]
+    told = [json.loads(line)["item"] for line in printed.splitlines()]
+    assert sorted(map(repr, told)) == sorted(map(repr, [*others[:5], {"base64": "/wo="}]))
+    out, err = run("commit", "--jsonl", "--field", "item", given=printed, code=2)
+    assert (out, err.count("item is no string")) == (b"", 3)
+    assert news.contains_many(["end", "mark", "\udcff\n", b"\xed\xb3\xbf\n"]) == [False] * 4
+    left = {repr(each) for each in [*others[3:], "a line"]}
+    assert {repr(each.item) for each in news.in_flight()} == left
 
 
 def test_lines_that_are_too_long_to_be_kept():

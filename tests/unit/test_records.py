@@ -364,6 +364,27 @@ def test_utf_16_with_a_mark(tmp_path, monkeypatch, encoding, chunk):
     assert told == [f"{path}: it ends within a character of UTF-16: the lines up to there were read"]
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_a_link_that_begins_as_utf_16_does(tmp_path, monkeypatch, mark, chunk):
+    """A stranger's link makes no other items of the lines behind it, also where a NUL ends a line."""
+    monkeypatch.setattr(lines, "CHUNK", chunk)
+    path = tmp_path / "urls"
+    items = [mark + b"evil", *(b"https://good.example/%d" % number for number in range(99)), b"\xe6"]
+    for end, form in ((b"\n", PLAIN), (b"\0", Form(null=True))):
+        path.write_bytes(end.join(items))
+        found = windows_of([str(path)], pytest.fail, form=form)
+        assert [*chain.from_iterable(window.items for window in found)] == items
+
+
+def test_utf_16_that_begins_with_no_ascii(tmp_path):
+    """The first line end shows it."""
+    path = tmp_path / "urls"
+    path.write_bytes(("\u30c6" * 400 + "\nhttps://a.example/").encode("utf-16"))
+    found = windows_of([str(path)], pytest.fail)
+    assert [*chain.from_iterable(window.items for window in found)][1:] == [b"https://a.example/"]
+
+
 def test_lines_that_end_with_nul():
     """All other bytes count; short ones do not look like UTF-16."""
     null = Form(null=True)
