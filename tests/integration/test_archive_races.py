@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from urifilter_redis.base_blocking import connect
 from urifilter_redis.base_client import ClientOptions
 from urifilter_redis.bloom.digest import hasher
 from urifilter_redis.bloom.encoding import encode_item
-from urifilter_redis.engine.driver import drive
+from urifilter_redis.engine.driver import drive, perform_step
 from urifilter_redis.engine.steps import Send, Work
 from urifilter_redis.flows.checkpoint import checkpoint
 from urifilter_redis.flows.lifecycle import open_
@@ -480,3 +481,60 @@ def test_the_oldest_slice_of_write_all_is_lost(any_server, folder, archived_filt
     assert "x" in again
     again.rotate()
     assert "x" in again
+
+
+@pytest.mark.parametrize("retention", ["ring", "rolling"])
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [((1, 1), (4,)), ((1, 1), (1, 1, 1, 1)), ((4,), (1, 1)), ((4,), (1, 1, 1)), ((3, 1), (1, 2, 2))]
+)
+def test_an_older_server_that_turned_at_other_times(any_server, archived_filter, retention, theirs, ours):
+    """No slice of the window is lost, whether Redis or the archive has passed over its epoch."""
+    news = archived_filter(**RING | {"retention": retention, "slices": 8})
+    items = []
+
+    def turn_each(periods, whose) -> None:
+        for count in periods:
+            items.append(f"{whose} {len(items)}")
+            news.insert(items[-1])
+            if count == 1:
+                news.rotate()
+            else:
+                begun = int(1000 * (time.time() - (count + 0.5) * 86_400))
+                any_server.ask("hset", META, mapping={"opened": begun, "written": begun})
+                assert news.rotate_due() is not None
+
+    turn_each((1, 1, 1, 1), "both")
+    news.checkpoint()
+    saved = Saved(any_server)
+    turn_each(theirs, "archive")
+    items.append("archive")
+    news.insert("archive")
+    news.checkpoint()
+    saved.bring_back()
+    turn_each(ours, "Redis")
+    news = archived_filter()
+    assert news.contains_many(items[4:]) == [True] * len(items[4:])
+    news.rotate()
+    assert news.contains_many(items[4:]) == [True] * len(items[4:])
+
+
+def test_a_checkpoint_of_an_older_server_finishes_a_turn_first(any_server, archived_filter):
+    """Only Redis has the slice that the turn has closed."""
+    news = archived_filter(**ROLLING | {"slices": 8})
+    for number in range(4):
+        news.insert(number)
+        news.rotate()
+    news.checkpoint()
+    saved = Saved(any_server)
+    news.rotate()
+    news.rotate()
+    news.checkpoint()
+    saved.bring_back()
+    assert news.insert("a") is True
+    turning = rotate(news._session)
+    step = next(turning)
+    while any_server.ask("hget", META, "phase") != b"rotating":
+        step = turning.send(perform_step(step, news._connector))
+    turning.close()
+    news.checkpoint()
+    assert news.contains("a") is True

@@ -24,7 +24,7 @@ from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import ArchiveCorrupt, ArchiveError, ArchiveMissing, Restoring, RotationConflict
 from urifilter_redis.flows.reading import archive_bitmaps, read_leases
-from urifilter_redis.flows.restore import restore
+from urifilter_redis.flows.restore import ensure
 from urifilter_redis.flows.turn import read_states
 from urifilter_redis.protocol import calls
 from urifilter_redis.protocol.config import FORMAT
@@ -145,7 +145,7 @@ class _Attempt:
         if state.phase == "restoring":
             raise Restoring(f"{session.where}: it is being restored from its archive: try again later")
         if state.checkpoint < number:
-            yield from restore(session, {self._shard: state.timeline})
+            yield from ensure(session)  # it finishes a turn first: only Redis has the slice that this has closed
             raise RotationConflict(f"{session.where}: its archive was ahead, so the shard was restored")
         if last and not full and not gone(found) and _same(last, state):
             yield from ask(session, calls.checkpoint("finish", uid, self._keys, number, begun))

@@ -327,7 +327,7 @@ class _Restorer:
         yield from self._beat()
         number = max((place.checkpoint.number for place in both if place.checkpoint), default=0)
         epoch = checkpoint.shard_state().epoch if checkpoint else -1
-        lost = ours is not None and (len(found.present) < len(ours.view.names) or ours.epoch < epoch)
+        lost = ours is not None and (len(found.present) < len(ours.view.names) or ours.checkpoint < number)
         slices: dict[int, Manifest] = {}
         if lost or any(key.epoch >= epoch for key in keys):
             for key in keys:

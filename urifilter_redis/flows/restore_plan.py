@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from urifilter_redis.bloom.retention import slices_at
+from urifilter_redis.bloom.retention import TIMED, slices_at
 from urifilter_redis.engine.backend import Backend
 from urifilter_redis.engine.queries import ask, chunked, scanned, server_time
 from urifilter_redis.engine.session import Session
@@ -79,19 +79,22 @@ def plan(  # noqa: PLR0913 - each is needed
     bitmaps that Redis has in full length: each is kept, whatever is lost beside it. If an earlier restorer ``arranged``
     the shard, and so may have begun to fill its bitmaps, none of them counts as whole.
     """
-    state = _counted(_state(config, ours, present, archived, now), ours, archived)
+    state = _joined(config, _state(config, ours, present, archived, now), ours, archived)
+    state = _counted(state, ours, archived)
+    last = archived.checkpoint
+    behind = ours is not None and last is not None and ours.checkpoint < last.number
     moves = _moves(config, ours, present, state) if ours else []
     kept = {new for _, new in moves}
     sources = {
-        name: _sources(config, state, slice_.name, segment, archived, lost=arranged or name not in kept)
+        name: _sources(config, state, slice_.name, segment, archived, lost=arranged or behind or name not in kept)
         for slice_ in state.view.slices
         for segment, name in enumerate(slice_.names)
     }
     if ours is None:
         return Plan(state, [], [], sources, "theirs", "theirs")
-    last, stays = archived.checkpoint, {old for old, _ in moves}
+    stays = {old for old, _ in moves}
     doomed = [name for name in ours.view.names if name not in stays]
-    forgotten = "both" if last and ours.checkpoint < last.number else "ours"
+    forgotten = "both" if behind else "ours"
     return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 
 
@@ -103,6 +106,25 @@ def _state(config: Config, ours: ShardState | None, present: set[str], archived:
     # If history_1 is lost, the pieces that were built in it must be built again.
     closed = replace(config.today, name="history_1")
     return ours if present.issuperset(closed.names) or config.retention != "rolling" else replace(ours, pieces=None)
+
+
+def _joined(config: Config, state: ShardState, ours: ShardState | None, archived: Archived) -> ShardState:
+    """Return the state with the closed slices of its window that only the other of Redis and the archive has.
+
+    A Redis that came back older may have passed over epochs that the archive has, and the other way round.
+    """
+    if ours is None or config.retention not in TIMED:
+        return state
+    rotating = state.phase == "rotating"  # history_1 is the newest closed slice, so none comes behind it
+    end = state.closed[-1].epoch if rotating and state.closed else state.epoch
+    others = chain(ours.closed, found.closed if (found := _archived_state(config, archived)) else ())
+    more = {each.epoch: each for each in others if state.oldest <= each.epoch < end}
+    both = more | {each.epoch: each for each in state.closed}
+    if len(both) == len(state.closed):
+        return state
+    closed = tuple(both[epoch] for epoch in sorted(both))
+    slices = slices_at(config, config.today, len(closed), rotating=rotating)
+    return replace(state, closed=closed, view=replace(state.view, slices=tuple(slices)))
 
 
 def _archived_state(config: Config, archived: Archived) -> ShardState | None:

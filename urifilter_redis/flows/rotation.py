@@ -323,8 +323,8 @@ def _expire(session: Session, shard: int) -> Flow[None]:
 def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
     """Turn a shard; return False if another process has turned it, or a period has not passed.
 
-    First it waits until the server has freed what the turn of another shard let go. So the bitmaps of one shard more
-    than all live ones are there at once, as ``plan`` says.
+    First it waits until the server has freed a row of what the turn of another shard let go. So the bitmaps of one
+    shard more than all live ones are there at once, as ``plan`` says. After a long pause a turn lets many rows go.
     """
     if (wait := session.freed_at - time.monotonic()) > 0:
         yield Pause(wait)
@@ -342,6 +342,6 @@ def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
                 yield from turn.free(session)
             raise request.error
         if call.frees_for:
-            session.freed_at = time.monotonic() + call.frees_for
+            session.freed_at = time.monotonic() + min(call.frees_for, calls.APART * (turn.new.segments + 2))
         yield REST
     return True

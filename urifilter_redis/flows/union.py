@@ -25,7 +25,15 @@ from urifilter_redis.checks import check_flag
 from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
-from urifilter_redis.errors import ConfigMismatch, OverCapacity, Restoring, RotationConflict, SliceLost, UriFilterError
+from urifilter_redis.errors import (
+    ConfigMismatch,
+    FilterFull,
+    OverCapacity,
+    Restoring,
+    RotationConflict,
+    SliceLost,
+    UriFilterError,
+)
 from urifilter_redis.flows.info import Part, error_rate_of, is_over_capacity, items_of, parts_of, slice_sizing
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.flows.reading import fill_of, pieces_of
@@ -318,10 +326,16 @@ def _insert_forgotten(session: Session, source: Session, shard: int) -> Flow[Non
     for digests in (yield from _forgotten(session, shard)):
         ages = yield from _ask_about("contains", source, shard, digests)
         seen = b"".join(digests[16 * i : 16 * i + 16] for i, age in enumerate(ages) if age > 0)
-        if seen and session.config.retention == "growing":
-            yield from grow(session, shard, len(seen) // 16)
-        if seen:
-            yield from _ask_about("insert", session, shard, seen)
+        grows = session.config.retention == "growing"
+        while seen:
+            if grows:
+                yield from grow(session, shard, len(seen) // 16)
+            try:
+                yield from _ask_about("insert", session, shard, seen)
+                break
+            except FilterFull:
+                if not grows:  # else other clients have filled the slice meanwhile
+                    raise
 
 
 def _forgotten(session: Session, shard: int) -> Flow[list[bytes]]:
