@@ -246,7 +246,8 @@ def test_while_it_rotated():
 def test_the_archive_has_finished_the_turn(checkpoint):
     """Redis's history stays: the archive may have lost a slice of it. A checkpoint of this epoch is merged into it."""
     config = CONFIGS["rolling"]
-    ours, archived = state_at(config, 3, rotating=True, pieces=1), archived_at(config, checkpoint, slices=(0, 2))
+    ours = state_at(config, 3, rotating=True, pieces=1, checkpoint=1)
+    archived = archived_at(config, checkpoint, slices=(0, 2))
     made = planned(config, ours, archived, {"history", "history_1"})
     assert (made.state.phase, made.state.pieces, made.doomed) == ("rotating", 1, ["today"])
     assert made.moves == [("history", "history"), ("history_1", "history_1")]
@@ -255,6 +256,17 @@ def test_the_archive_has_finished_the_turn(checkpoint):
     made = planned(config, ours, replace(archived, slices={}), set())
     merged = {name: [(each.kind, each.epoch) for each in some] for name, some in made.sources.items()}
     assert merged["history_1"] == ([("checkpoint", 3 if checkpoint == 3 else 2)] if checkpoint else [])
+
+
+def test_the_archive_is_ahead_of_a_history():
+    """Redis may have passed over a slice that the archive has: all of the window are merged into its history."""
+    config = CONFIGS["rolling"]
+    ours = state_at(config, 6, closed=f"5:{NOW + 300}:{NOW + 360}:1")
+    archived = archived_at(config, 5, slices=(2, 3, 4))
+    made = planned(config, ours, archived)
+    assert [each.epoch for each in made.state.closed] == [3, 4, 5]
+    assert [(each.kind, each.epoch) for each in made.sources["history"]][:2] == [("slice", 3), ("slice", 4)]
+    assert made.moves == [("history", "history"), ("today", "today")]
 
 
 @pytest.mark.parametrize("kind", ["ring", "rolling"])
