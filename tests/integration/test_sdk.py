@@ -17,6 +17,7 @@ from urifilter_redis import Claim, Timeouts
 from urifilter_redis.errors import FilterAPIError
 from urifilter_redis.http_api import ATTEMPT_HEADER
 from urifilter_redis.sdk import AsyncFilterAPIClient, FilterAPI, FilterAPIClient, claims_backend
+from urifilter_redis.sdk import api as sdk_api
 
 
 @pytest.mark.slow
@@ -254,6 +255,15 @@ def test_refused_after_it_may_have_run():
         assert api.unique("news", ["a"], retry=told.value) == ["a"]
     slots = [headers["Idempotency-Key"].split("/")[1:] for _, headers, _ in server.seen]
     assert slots == [["0", "1"], ["0", "1"], ["1", "1"], ["0", "1"]]
+
+
+def test_an_answer_that_is_not_kept_any_more_is_not_asked_for(monkeypatch):
+    """Much time may pass between two attempts of one call, as on a machine that is suspended."""
+    monkeypatch.setattr(sdk_api, "PROOF_LIFE", 0)
+    with Scripted((502, {}, b""), GOOD) as server, FilterAPIClient(server.url) as api:
+        with pytest.raises(FilterAPIError, match="and they are over") as told:
+            api.unique("news", ["a"])
+        assert (told.value.error_code, len(server.seen)) == ("answer_lost", 1)
 
 
 def test_a_connection_out_of_step(news, service):

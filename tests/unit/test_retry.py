@@ -256,7 +256,8 @@ LATER = st.integers(NOW, NOW + 2 * PROOF_LIFE)
 def test_renewed_only_if_nothing_happened(at, keyed, lost):
     """A call that came late gets a new id if it was not in doubt, or provably never ran; else its answer is lost.
 
-    One made of a key keeps its slot and sequence, so that whoever repeats it makes the same.
+    One under a key finds its record, as long as that is kept. It keeps its slot and sequence, so that whoever repeats
+    it makes the same.
     """
     session = session_of()
     request = writing(session, keyed=keyed)
@@ -267,8 +268,8 @@ def test_renewed_only_if_nothing_happened(at, keyed, lost):
         assert isinstance(flow.send([LOST]), Pause)
         step = flow.send(None)
     assert isinstance(step, Send)
-    proven = NOW + CALL_LIFE <= at < NOW + PROOF_LIFE
-    if lost and not keyed and not proven:
+    proven = at < NOW + PROOF_LIFE and (keyed or at >= NOW + CALL_LIFE)
+    if lost and not proven:
         with pytest.raises(StopIteration):
             flow.send([late(at)])
         assert type(request.error) is AnswerLost
@@ -285,6 +286,26 @@ def test_renewed_only_if_nothing_happened(at, keyed, lost):
     with pytest.raises(StopIteration):
         flow.send([[0]])
     assert (request.reply, request.in_doubt) == ([0], False)
+
+
+def test_a_key_is_not_renewed_for_longer_than_its_record_is_kept():
+    """The time counts from the first attempt, however often the deadline was put off."""
+    session = session_of()
+    request = writing(session, keyed=True)
+    flow = exchange(session, [request])
+    step = next(flow)
+    for at in (NOW + PROOF_LIFE // 2, NOW + PROOF_LIFE - 1, NOW + PROOF_LIFE):
+        while not isinstance(step, Send):
+            step = flow.send(None)
+        step = flow.send([LOST])
+        while not isinstance(step, Send):
+            step = flow.send(None)
+        if at < NOW + PROOF_LIFE:
+            step = flow.send([late(at)])
+    with pytest.raises(StopIteration):
+        flow.send([late(at)])
+    assert type(request.error) is AnswerLost
+    assert request.in_doubt
 
 
 def test_late_by_the_clock_of_another_node(hand):

@@ -422,15 +422,14 @@ def _lacking(session: Session, request: Request) -> str:
 
 
 def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) -> bool:
-    """Give a call that came past its deadline a new id, if it certainly did nothing under the old one.
+    """Give a call that came past its deadline a new id, if it certainly did nothing, or its record is certainly kept.
 
     Otherwise the request gets an error. Return whether the call may have run.
     """
     now, numbered, call_id = late_at(outcome), request.numbered, request.call_id
     clock = session.ids.clock_of(node_of(outcome))
     clock.learn(now)
-    may_have_run = in_doubt and call_id is not None and not call_id.keyed
-    if numbered is None or call_id is None or (may_have_run and not call_id.proves_nothing_happened(now, clock.node)):
+    if numbered is None or call_id is None or (in_doubt and not call_id.may_be_renewed(now, clock.node)):
         text = "the answer of a call that may have inserted is lost: its record is too old to be certain"
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
         return in_doubt

@@ -66,6 +66,7 @@ class CallId(NamedTuple):
         keyed: whether the id was made from a ``CallKey``; then every process that repeats the request makes it too.
         node: the name of the server by whose clock it was started.
         request: of a part of a keyed request, the digest of the whole, 16 hex digits; else empty.
+        first: of an id made from a key that was renewed, the server time at which it was made first, ms; else 0.
     """
 
     client: str
@@ -75,6 +76,7 @@ class CallId(NamedTuple):
     keyed: bool = False
     node: str = ""
     request: str = ""
+    first: int = 0
 
     @property
     def key(self) -> str:
@@ -107,6 +109,15 @@ class CallId(NamedTuple):
         The clock of another node than that of the id, which has taken over its shard, proves nothing.
         """
         return node == self.node and self.started + CALL_LIFE <= late_at < self.started + PROOF_LIFE
+
+    def may_be_renewed(self, late_at: int, node: str = "") -> bool:
+        """Whether a call that may have run gets a new id after the answer LATECALL at server time ``late_at``.
+
+        Under a key the new attempt finds the record of the old one, as long as that is certainly kept.
+        """
+        if self.keyed:
+            return late_at < (self.first or self.started) + PROOF_LIFE
+        return self.proves_nothing_happened(late_at, node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +209,7 @@ class CallIds:
         """
         clock = clock or self.clock
         if call_id.keyed:
-            return call_id._replace(started=clock.now(), node=clock.node)
+            return call_id._replace(started=clock.now(), node=clock.node, first=call_id.first or call_id.started)
         return CallId(call_id.client, call_id.slot, call_id.sequence + 1, clock.now(), node=clock.node)
 
     def release(self, call_id: CallId) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import secrets
 import ssl
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -329,12 +330,17 @@ class API:
         ids, keyed = self.session.ids, OPERATIONS[operation].keyed
         if keyed and part.call_id is None:
             part.call_id = ids.draw()
-        if part.in_doubt and part.call_id and ids.clock.now() > part.call_id.started + PROOF_LIFE:
-            text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
-            raise FilterAPIError(text, error_code="answer_lost")
         key = part.call_id.key if part.call_id else ""
         path, body = self.path_of(filter_typeid, operation), write_json(content)
-        request = Request(lambda _: ("POST", path, key, body), None, part if keyed else None)
+
+        def build(_: Request) -> Arguments:  # for each attempt: the machine may have been suspended before it
+            now = max(ids.clock.now(), int(1000 * time.time()))
+            if part.in_doubt and part.call_id and now > part.call_id.started + PROOF_LIFE:
+                text = f"{self.session.where}: the answer is kept for {PROOF_LIFE // 60_000} minutes, and they are over"
+                raise FilterAPIError(text, error_code="answer_lost")
+            return "POST", path, key, body
+
+        request = Request(build, None, part if keyed else None)
         yield from exchange(self.session, [request])
         if request.answered and not fits(request.reply):
             text = f"{self.session.where}: its answer is not for these items"
