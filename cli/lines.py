@@ -221,6 +221,8 @@ _COMPRESSED: dict[bytes, Callable[[], Any]] = {
 }
 
 
+_Gzip = type(zlib.decompressobj())
+
 _UTF_16 = "UTF-16 without a byte order mark: convert it with iconv -f UTF-16LE -t UTF-8, or UTF-16BE"
 _UTF_32 = "UTF-32, and its lines are no bytes: convert it with iconv -f UTF-32 -t UTF-8"
 _PACKED = "{}: unpack it first, and name what it holds"
@@ -342,18 +344,36 @@ def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> It
             piece = chunk[start : start + PIECE]
             while piece := piece.lstrip(b"\0") if unpacker.eof else piece:
                 unpacker = make() if unpacker.eof else unpacker
-                try:
-                    done.append(unpacker.decompress(piece))
-                except Exception as error:  # each format has its own
-                    raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error})") from error
-                size += len(done[-1])
+                for part in _parts(unpacker, piece):
+                    done.append(part)
+                    size += len(part)
+                    if size >= CHUNK:
+                        text = b"".join(done)
+                        yield from (text[at : at + CHUNK] for at in range(0, size, CHUNK))
+                        done, size = [], 0
                 piece = unpacker.unused_data if unpacker.eof else b""
-            if size >= CHUNK or start + PIECE >= len(chunk):
-                if size:
-                    yield b"".join(done)
-                done, size = [], 0
+        if size:
+            yield b"".join(done)
+        done, size = [], 0
     if not unpacker.eof:
         raise OSError(errno.EILSEQ, "its compressed data end too early: the lines up to there were read")
+
+
+def _parts(unpacker: Any, piece: bytes) -> Iterator[bytes]:
+    """Unpack a piece of one compressed part, and of its lines ``CHUNK`` bytes at a time, where its format lets stop."""
+    try:
+        if hasattr(unpacker, "needs_input"):  # bzip2, xz
+            yield unpacker.decompress(piece, CHUNK)
+            while not (unpacker.needs_input or unpacker.eof):
+                yield unpacker.decompress(b"", CHUNK)
+        elif isinstance(unpacker, _Gzip):
+            while piece:
+                yield unpacker.decompress(piece, CHUNK)
+                piece = unpacker.unconsumed_tail
+        else:  # Zstandard: 4 bytes stand for 128 KiB at most
+            yield unpacker.decompress(piece)
+    except Exception as error:  # each format has its own
+        raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error})") from error
 
 
 def _behind(count: int, chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:

@@ -5,16 +5,19 @@ What is printed are the bytes of the file. Reading that begins at a place betwee
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
 import json
+import lzma
 import signal
 import zlib
 from itertools import chain
 
 import pytest
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 from urifilter_redis.cli import lines, records
@@ -418,6 +421,15 @@ class Interrupting:
     def decompress(self, piece: bytes) -> bytes:
         signal.raise_signal(signal.SIGINT)
         return self._unpacks.decompress(piece)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+def test_few_compressed_bytes_that_stand_for_many(pack):
+    """They are read a chunk at a time, so that memory does not grow with them."""
+    data = b"\n" * (8 * lines.CHUNK + 5)
+    chunks = [*lines._unpacked(iter([pack(data)]), PLAIN)]
+    assert b"".join(chunks) == data
+    assert max(map(len, chunks)) <= lines.CHUNK
 
 
 def test_a_signal_while_a_file_is_unpacked(tmp_path, monkeypatch):
