@@ -32,6 +32,7 @@ from support.together import together
 from urifilter_redis import AsyncUriFilter, FilterAPIError, ServerUnavailable, Timeouts, UriFilter, UriFilterError
 from urifilter_redis.engine import driver
 from urifilter_redis.sdk import AsyncFilterAPIClient
+from urifilter_redis.sdk import Timeouts as SDKTimeouts
 
 pytestmark = [
     pytest.mark.slow,
@@ -255,6 +256,34 @@ def test_cancelled_at_any_moment(server):
         return told
 
     assert asyncio.run(run()) == [True] * 40
+
+
+def test_cancelled_calls_of_the_sdk(service, any_server, caplog):
+    """Whenever they are cancelled, no connection is lost for the others; what they have left ends with the client."""
+    UriFilter.create("sdk", redis=any_server.url, capacity=10_000).close()
+
+    async def run():
+        async with AsyncFilterAPIClient(service.url, timeouts=SDKTimeouts(reply=10, total=10)) as api:
+            for n in range(600):
+                task = asyncio.create_task(api.insert_many("sdk", [f"{n}"]))
+                for _ in range(n % 30):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+            told = await asyncio.gather(*(api.insert_many("sdk", [f"end {n}"]) for n in range(40)))
+            (error, *_) = api.unresolved
+            assert await api.insert_many("sdk", error.batch.items, retry=error) == [True]
+            tasks = [asyncio.create_task(api.insert_many("sdk", [f"left {n}"])) for n in range(100)]
+            await asyncio.sleep(0.01)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return told
+
+    assert asyncio.run(run()) == [[True]] * 40
+    gc.collect()
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("given", ["address", "client"])

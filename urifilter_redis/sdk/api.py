@@ -396,12 +396,42 @@ class Connector:
             client.close()
 
 
+class LoopConnections:
+    """The connections of one event loop, and the requests there whose callers were cancelled.
+
+    Such a request ends by itself: httpcore that is cancelled while it takes its lock loses a connection for good.
+    """
+
+    def __init__(self, api: API) -> None:
+        self.client = httpx.AsyncClient(**api.options)
+        self._left: set[asyncio.Task[Any]] = set()
+
+    def leave(self, requests: Sequence[asyncio.Task[Any]]) -> None:
+        """Keep requests until they end; nobody waits for them."""
+        self._left.update(requests)
+        for each in requests:
+            each.add_done_callback(self._forget)
+
+    async def close(self) -> None:
+        """Cancel the requests that were left, and close the connections."""
+        for each in self._left:
+            each.cancel()
+        if self._left:
+            await asyncio.wait(self._left)
+        await self.client.aclose()
+
+    def _forget(self, request: asyncio.Task[Any]) -> None:
+        self._left.discard(request)
+        if not request.cancelled():
+            request.exception()  # else asyncio logs that nobody has asked for it
+
+
 class AsyncConnector:
     """Sends requests with awaited I/O; each event loop and each process has connections of its own."""
 
     def __init__(self, api: API) -> None:
         self._api = api
-        self._clients = PerLoop(lambda: httpx.AsyncClient(**api.options), lambda client: client.aclose())
+        self._connections = PerLoop(lambda: LoopConnections(api), lambda made: made.close())
 
     def check_loop(self) -> None:
         """Check that this process made the running event loop.
@@ -410,18 +440,28 @@ class AsyncConnector:
             FilterAPIError: a forked child runs in its parent's loop; nothing was sent.
         """
         try:
-            self._clients.get()
+            self._connections.get()
         except UriFilterError as error:
             raise as_api_error(error) from None
 
     async def send(self, commands: Sequence[Arguments], _: object = None) -> list[Any]:
-        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``)."""
-        return list(await asyncio.gather(*map(self._send, commands)))
+        """Send each request once, all at the same time; return an outcome for each (see ``steps.Send``).
 
-    async def _send(self, command: Arguments) -> Any:
+        A caller that is cancelled leaves its requests, which may still be sent.
+        """
+        connections = await self._connections.kept()
+        requests = [asyncio.create_task(self._send(connections.client, command)) for command in commands]
+        try:
+            await asyncio.wait(requests)
+        except asyncio.CancelledError:
+            connections.leave(requests)
+            raise
+        return [each.result() for each in requests]
+
+    async def _send(self, client: httpx.AsyncClient, command: Arguments) -> Any:
         attempt = secrets.token_hex(8)
         try:
-            response = await (await self._clients.kept()).request(**self._api.request(command, attempt))
+            response = await client.request(**self._api.request(command, attempt))
         except httpx.HTTPError as error:
             return outcome_of_failure(self._api.session, error)
         outcome = self._api.outcome_of(attempt, response)
@@ -431,7 +471,7 @@ class AsyncConnector:
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
-        await self._clients.close()
+        await self._connections.close()
 
 
 class BaseClient:
