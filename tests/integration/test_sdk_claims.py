@@ -164,6 +164,65 @@ def test_unknown_items_are_let_go(service, api, news, any_server):
         assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_flight"] == 0
 
 
+@pytest.mark.parametrize("call", ["claim", "reclaim"])
+@pytest.mark.parametrize("how", ["lost", "interrupted under way", "interrupted when answered"])
+def test_unknown_items_are_let_go_where_nothing_is_in_flight(service, news, monkeypatch, call, how):
+    """A quick crawler has nothing at each beat, and its calls would keep them."""
+    monkeypatch.setattr(holdings, "CALL_LIFE", 0)  # ms for which a call in doubt may still run
+    perform, requests = driver.perform_step, []
+
+    def interrupted(*arguments):
+        perform(*arguments)
+        raise KeyboardInterrupt
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url, timeouts=QUICK) as api,
+        api.claims("news") as mine,
+        news.claims() as other,
+    ):
+        holder = mine.holder
+        if call == "reclaim":
+            other.claim_many(["a", "b"])
+            other.release(["a", "b"])
+        with pytest.raises((FilterAPIError, KeyboardInterrupt)), monkeypatch.context() as patched:
+            if how == "lost":
+                proxy.plan = lambda _: Fault.CUT_AFTER
+            elif how == "interrupted under way":
+                patched.setattr(driver, "perform_step", interrupted)
+            else:
+                patched.setattr(mine._backend.pending, "answered", interrupt)
+                patched.setattr(mine._holdings, "note_round", interrupt)
+            mine.reclaim(2) if call == "reclaim" else mine.claim_many(["a", "b"])
+        proxy.plan = never
+        assert (mine.held, len(news.in_flight())) == ([], 2)
+        mine._beat_once()
+        assert mine.holder != holder
+        assert ask(service, "POST", "/v1/filters/news/beat", {"holder": mine.holder}).json()["in_flight"] == 0
+        proxy.plan = lambda command: requests.append(command) or Fault.PASS
+        mine._beat_once()
+        assert requests == []
+
+
+def test_unknown_items_of_an_idle_object_lapse(service, news):
+    """While the call that took them is in doubt, the number of a beat does not count, and none keeps them alive."""
+    requests = []
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url, timeouts=QUICK) as api,
+        api.claims("news") as mine,
+    ):
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(FilterAPIError):
+            mine.claim("a")
+        proxy.plan = lambda command: requests.append(command) or Fault.PASS
+        mine._beat_once()
+        assert requests == []
+
+
 def test_a_beat_between_a_claim_and_its_answer(api, news, monkeypatch):
     """It counts an item that the object does not know yet, and is no reason to become another holder."""
     with api.claims("news", lease=60) as mine, news.claims() as other:

@@ -86,6 +86,8 @@ class ClaimsCall(APICall):
             yield
         finally:
             self._note(self.holdings, part)
+            if part.in_doubt and not self.ends:
+                self.holdings.suspects.add(SHARD)
             self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
 
     def _note(self, holdings: Holdings, part: Part) -> None:
@@ -170,11 +172,11 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         return answered
 
     def leave(self, question: ClaimsCall, known: Sequence[int | None]) -> None:
-        """Drop the items of an interrupted claim; the next beat then finds that the service counts others."""
+        """Make orphans of the items of an interrupted claim; a beat then finds that the service counts others."""
         self.holdings.abandon()
         for encoded, answer, before in zip(question.encoded, question.answers, known, strict=True):
             if answer == 0 and before != 0:
-                self.holdings.drop(SHARD, encoded)
+                self.holdings.leave(SHARD, encoded)
 
     def unresolved(self) -> list[FilterAPIError]:
         return self._api.unresolved(self.holdings)
@@ -198,15 +200,22 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         yield from self._reclaim_once(0, [])
 
     def beat(self) -> Flow[None]:
-        """Beat if anything is in flight; become another holder if the service counts other items than the holdings."""
-        holdings = self.holdings
-        if not holdings.claims:
+        """Beat if anything is in flight, or may be; become another holder if the service counts other items.
+
+        Where only unknown items may be in flight, a beat waits until its number counts, because it keeps them alive.
+        """
+        holdings, part = self.holdings, Part(0, ())
+        mark = holdings.mark(SHARD)
+        if not holdings.claims and (mark is None or not holdings.has_any):
             return
-        mark, part = holdings.mark(SHARD), Part(0, ())
         yield from self._api.post("beat", self.name, self._holder(), part, _has_count)
         assert part.reply is not None  # noqa: S101 - see post
-        if part.reply["in_flight"] != len(holdings.held[SHARD]) and holdings.undisturbed(SHARD, mark):
-            yield from self._renew()
+        differs = part.reply["in_flight"] != len(holdings.held[SHARD])
+        if holdings.undisturbed(SHARD, mark):
+            holdings.suspects.discard(SHARD)
+            holdings.orphans.clear()  # those that are there stay with the old holder
+            if differs:
+                yield from self._renew()
 
     def give_back_all(self, delay: float) -> Flow[None]:
         items = [claim.item for claim in self.holdings.claims]
@@ -221,7 +230,6 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         holdings, old = self.holdings, self._holder()
         holdings.holding = Holding(new_holder(), holdings.holding.lease)
         yield from self._move(dict(holdings.held[SHARD]), old)
-        holdings.orphans.clear()  # they stay with the old holder
 
     def _move(self, known: dict[bytes, Claim], old: dict[str, Any]) -> Flow[None]:
         """Release items that an old holder has, and claim them for the present one; drop those that were gone."""
@@ -266,6 +274,8 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         try:
             yield from self._api.post("reclaim", self.name, self._holder() | {"limit": limit}, part, _has_claims)
         finally:
+            if part.in_doubt:
+                self.holdings.suspects.add(SHARD)
             self.holdings.end(SHARD, part, answered=part.reply is not None, in_doubt=part.in_doubt)
         assert part.reply is not None  # noqa: S101 - see post
         for each in part.reply["claims"]:
