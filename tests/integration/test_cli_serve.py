@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -195,6 +196,18 @@ def test_the_port_is_taken(any_server):
     assert out == b""
     assert "already in use" in err
     assert f"('127.0.0.1', {port})" in err
+
+
+def test_no_room_for_the_metrics(any_server):
+    """It does not start: exit 2, and the text says why."""
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    arguments = ("serve", "--host", "127.0.0.1", "--port", "0", "--redis", any_server.url)
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}  # Python would leave a file of bytecode that was cut off
+    _, text = cli.run_process(*arguments, code=2, preexec_fn=limited, env=env)
+    assert re.search(r"the service did not start: no room for its metrics in \S+: \[Errno \d+\] File too large", text)
 
 
 def test_an_address_of_another_machine(any_server, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import signal
 import socket
 import time
@@ -483,6 +484,28 @@ def test_a_worker_that_dies(any_server, news):
         wait_until(lambda: Metrics(service)("urifilter_worker_restarts_total") > before, "it is not counted")
         wait_until(lambda: Metrics(service)("urifilter_workers") == 2, "the dead one counts")
         wait_until(lambda: Metrics(service)("urifilter_connections") == 1, "its connections count")
+
+
+@pytest.mark.slow
+def test_the_folder_of_the_counts_is_removed(any_server, news, tmp_path):
+    """The service goes on, also when a worker dies then."""
+    with Service(any_server.url, *TWO, TMPDIR=str(tmp_path)) as service:
+        first, second = workers(service)
+        [found] = tmp_path.glob("urifilter-metrics-*")
+        files = [each.stat() for each in found.glob("*.db")]
+        assert len(files) == 9
+        assert all(each.st_blocks * 512 >= each.st_size > 0 for each in files)
+        shutil.rmtree(found)
+        for each in (first, second):
+            with alone(service, each):
+                assert Metrics(service)("urifilter_workers") is None
+        os.kill(first, signal.SIGKILL)
+        third = workers(service, 3)[2]
+        with alone(service, third):
+            assert Metrics(service)("urifilter_redis_up") == 1
+            assert insert(service, ["a"]) == 1
+        assert service.log().count("the metrics leave out what process ") == 2
+        assert "Traceback" not in service.log()
 
 
 @pytest.mark.slow

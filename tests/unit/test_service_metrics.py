@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,52 @@ def test_a_worker_that_just_starts(tmp_path, monkeypatch):
     (tmp_path / "counter_1.db").touch()
     (tmp_path / "gauge_livesum_1.db").touch()
     assert b"\nurifilter_worker_restarts_total 1.0\n" in metrics.exposed()
+
+
+COUNT_IN_PLACE = f"from urifilter_redis.service import folders\nwith folders.counting(): {COUNT}"
+
+
+def test_what_a_process_counts_has_its_place_on_the_disk(tmp_path, monkeypatch):
+    """A count needs no more of it, so that a full disk cannot end the process."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    subprocess.run([sys.executable, "-c", COUNT_IN_PLACE], env=os.environ, check=True)
+    found = [file.stat() for file in tmp_path.iterdir()]
+    assert len(found) == 3
+    assert all(each.st_blocks * 512 >= each.st_size > 0 for each in found)
+    assert b"\nurifilter_worker_restarts_total 1.0\n" in metrics.exposed()
+
+
+def test_a_process_that_has_no_room_for_its_counts(tmp_path, monkeypatch):
+    """It says so, and goes on; what the others count is told."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    subprocess.run([sys.executable, "-c", COUNT_IN_PLACE], env=os.environ, check=True)
+    before = sorted(tmp_path.iterdir())
+    code = f"import os\n{COUNT_IN_PLACE}\nprint(os.environ['{FOLDER_VARIABLE}'], metrics.exposed().decode())"
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # noqa: E731
+    process = subprocess.run(
+        [sys.executable, "-Bc", code], env=os.environ, check=True, capture_output=True, text=True, preexec_fn=limit
+    )
+    assert "the metrics leave out what process " in process.stderr
+    assert "File too large" in process.stderr
+    assert process.stdout.startswith(str(tmp_path))
+    assert "\nurifilter_worker_restarts_total 1.0\n" in process.stdout
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_a_dead_worker_has_reserved_is_given_back(tmp_path, monkeypatch):
+    """What it has counted is told."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", COUNT_IN_PLACE], env=os.environ) as process:
+        pass
+    folders.give_back(process.pid)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 10_000
+    assert b"\nurifilter_worker_restarts_total 1.0\n" in metrics.exposed()
+
+
+def test_the_folder_of_the_counts_is_gone(tmp_path, monkeypatch):
+    """There are no counts then, and no error."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
+    assert metrics.exposed() == b""
 
 
 class Known:

@@ -60,6 +60,7 @@ _requests = Counter("urifilter_requests", "Requests answered.", ["command", "sta
 _seconds = Histogram(
     "urifilter_request_seconds", "From the request's head to its answer.", ["command"], buckets=_SECONDS
 )
+_seconds.labels("other")  # opens the file of histograms now, as metrics without labels do it for theirs
 _script_errors = Counter("urifilter_script_errors", "Errors that Redis answered, by their first word.", ["word"])
 _token_requests = Counter(
     "urifilter_token_requests",
@@ -252,8 +253,10 @@ class _AllWorkers:
     """Counts of all workers; ``MultiProcessCollector`` itself raises for the file of one that just starts."""
 
     def collect(self) -> Iterable[Metric]:
-        """Add up the counts in the files, of which a new one is empty for a moment."""
-        files = [file.path for file in os.scandir(os.environ[FOLDER_VARIABLE]) if _is_begun(file)]
+        """Add up the counts in the files, of which a new one is empty for a moment; their folder may have gone."""
+        files: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            files += [file.path for file in os.scandir(os.environ[FOLDER_VARIABLE]) if _is_begun(file)]
         return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call, no-any-return]
 
 

@@ -29,7 +29,7 @@ from uvicorn.supervisors import Multiprocess
 
 from urifilter_redis.errors import UriFilterError
 from urifilter_redis.service import BEGAN_VARIABLE, FOLDER_VARIABLE
-from urifilter_redis.service.folders import own_folder
+from urifilter_redis.service.folders import counting, give_back, own_folder, reserve
 from urifilter_redis.service.logs import configuration, on_hangup, reopen
 from urifilter_redis.service.protocol import Protocol
 from urifilter_redis.service.settings import ServiceSettings
@@ -140,12 +140,14 @@ class _Parent(Multiprocess):
         running = {worker.pid for worker in self.processes if worker.pid is not None}
         gone, self._running = self._running - running, running
         if died or gone:
-            from urifilter_redis.service import metrics  # noqa: PLC0415 - metrics look for their folder when imported
+            with counting():
+                from urifilter_redis.service import metrics  # noqa: PLC0415 - it looks for its folder when imported
 
             for _ in range(died):
                 metrics.note_restart()
             for process in gone:
                 metrics.forget_worker(process)
+                give_back(process)
 
     def handle_hup(self) -> None:
         """Make the log file anew, and read the settings again; in workers too.
@@ -181,6 +183,10 @@ def serve(  # noqa: PLR0913 - all that it is started with
     """
     with own_folder() as folder:
         os.environ[FOLDER_VARIABLE] = folder
+        try:
+            reserve()
+        except OSError as error:
+            raise UriFilterError(f"the service did not start: no room for its metrics in {folder}: {error}") from error
         os.environ[BEGAN_VARIABLE] = str(time.time())
         reopen_log = functools.partial(reopen, log_file, daemon) if log_file is not None else _nothing
         again = functools.partial(read_again, read=read)
@@ -232,8 +238,9 @@ def _application(
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
-    from urifilter_redis.service.endpoints import Service  # noqa: PLC0415 - likewise
+    with counting():
+        from urifilter_redis.service.app import make_app  # noqa: PLC0415 - metrics look for their folder when imported
+        from urifilter_redis.service.endpoints import Service  # noqa: PLC0415 - likewise
 
     Protocol.head_seconds = settings.limits.seconds
     service, loop = Service(settings), asyncio.get_running_loop()
