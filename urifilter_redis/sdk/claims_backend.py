@@ -219,8 +219,9 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
 
     def give_back_all(self, delay: float) -> Flow[None]:
         items = [claim.item for claim in self.holdings.claims]
-        call = self.releasing(items, None, None, delay=delay, failed=False)
-        yield from self._api.resolve(call)
+        if items:  # what is not known lapses
+            call = self.releasing(items, None, None, delay=delay, failed=False)
+            yield from self._api.resolve(call)
 
     def _renew(self) -> Flow[None]:
         """Become another holder: release all items in flight, and claim them again.
@@ -249,7 +250,9 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
     def _answers(
         self, method: Method[Any], objects: Sequence[Any], holder: dict[str, Any], payloads: Sequence[Any] | None = None
     ) -> Flow[list[Any]]:
-        """Return the answers to a call of a holder; the holdings do not note them."""
+        """Return the answers to a call of a holder; the holdings do not note them. No request is sent for no items."""
+        if not objects:
+            return []
         call = ClaimsCall(self.name, method, holder, objects, payloads=payloads)
         return list((yield from self._api.resolve(call)).answers)
 
