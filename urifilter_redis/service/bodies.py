@@ -54,7 +54,10 @@ class OlderItems(Strict):
 Holder = Annotated[
     str, Field(pattern="^[0-9A-Fa-f]{16}$", description="the holder: 16 hex digits that its crawler has drawn")
 ]
-_LEASE = "seconds for which the holder lives without another request; null: 60, more for a filter of many shards"
+_LEASE = (
+    "seconds for which the holder lives after a `beat`; other requests prolong its life for a part of the filter only; "
+    "null: 60, more for a filter of many shards"
+)
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MOST_LEASE, description=_LEASE)] | None
 _PAYLOADS = "a payload for each item, any JSON value of at most 64 KiB; without them each item is its own"
 _REASON = "why the holder rejects the items, which become dead letters; null: it does not"
