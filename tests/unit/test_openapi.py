@@ -102,6 +102,18 @@ def test_bodies_have_names(document):
                 assert kind == "text/plain" or content["schema"].keys() == {"$ref"}, where
 
 
+def test_what_an_age_of_minus_1_means_is_said(document):
+    """In each answer that has ages."""
+    schemas = document["components"]["schemas"]
+    said = {
+        name: each["properties"]["ages"]["description"]
+        for name, each in schemas.items()
+        if "ages" in each.get("properties", ()) and "error_code" not in each["properties"]
+    }
+    assert said.keys() == {"Inserted", "Found", "Claimed", "Committed"}
+    assert [name for name, text in said.items() if "-1: " not in text] == []
+
+
 def accepts(settings):
     try:
         FilterSettings(**settings)

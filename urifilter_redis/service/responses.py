@@ -13,7 +13,7 @@ from urifilter_redis.http_api import ERROR_CODES, write_json
 
 _Filter = Annotated[str, Field(description="the filter's name")]
 _Total = Annotated[int, Field(description="items of the request")]
-_Seen = Annotated[int, Field(description="items that were seen before")]
+_Seen = Annotated[int, Field(description="items that were seen before, or were in flight")]
 _NEXT = "what to give as `after` for more; without it this is all"
 
 
@@ -55,7 +55,7 @@ class Unique(BaseModel):
 class Inserted(OfFilter):
     """The age of each item before it was inserted, and whether it is new."""
 
-    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice; -1: in flight, so not new")
     new: list[bool] = Field(description="true: new")
     total: _Total
     unique: int = Field(description="items that are new")
@@ -64,7 +64,7 @@ class Inserted(OfFilter):
 class Found(OfFilter):
     """The age of each item; nothing was inserted."""
 
-    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice")
+    ages: list[int] = Field(description="0: new; n: seen, in the n-th newest slice; -1: in flight")
     total: _Total
     seen: _Seen
 
@@ -98,7 +98,10 @@ class Claimed(OfFilter):
 class Committed(OfFilter):
     """The age of each item before it was committed, and whether this request made it final."""
 
-    ages: list[int] = Field(description="0: final now; n: seen before, in the n-th newest slice")
+    ages: list[int] = Field(
+        description="0: final now; n: seen before, in the n-th newest slice; "
+        "-1: with a `reason`, the holder does not have it in flight"
+    )
     committed: list[bool] = Field(description="true: this request made it final")
     total: _Total
     unique: int = Field(description="items that this request made final")
