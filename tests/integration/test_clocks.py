@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -17,6 +18,8 @@ from support.shard_keys import shard_key
 
 from urifilter_redis import UriFilter
 from urifilter_redis.base_blocking import run
+from urifilter_redis.engine.driver import perform_step
+from urifilter_redis.engine.steps import Pause
 from urifilter_redis.flows.doctor import examine_clock
 from urifilter_redis.flows.lifecycle import open_
 from urifilter_redis.flows.rotation import rotate_due
@@ -381,6 +384,22 @@ def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
     assert phases == {b"rotating"}
     clock.ahead(44 * DAY)
     assert crawl(server, settings, clock) == 100
+
+
+def test_no_shard_waits_until_all_that_has_expired_is_freed(any_server):
+    """After a long pause a turn lets all slices go; the next shard needs the memory of one row."""
+    news = UriFilter.create("news", redis=any_server.url, **RING | {"slices": 20, "shards": 4})
+    for _ in range(19):
+        news.rotate()
+    put(any_server, opened=-30 * DAY, written=-30 * DAY)
+    turning, outcome, waited = rotate_due(news._session, build=False), None, 0.0
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = turning.send(outcome)
+            outcome = None if isinstance(step, Pause) else perform_step(step, news._connector)
+            waited += step.seconds if isinstance(step, Pause) else 0
+    assert len(news.info().live_slices) == 1
+    assert 0 < waited < 2  # 0.3 s a shard, and not 2.1
 
 
 def test_slices_that_were_never_made_are_not_missing(any_server, folder, archived_filter):

@@ -12,7 +12,7 @@ from support.killer import Killer
 from support.pipelines import pipelines
 
 from urifilter_redis import ConfigMismatch, FilterNotFound, OverCapacity, SliceLost, UriFilter
-from urifilter_redis.flows import rotation
+from urifilter_redis.flows import rotation, union
 
 PRECISE = {"capacity": 20_000, "error_rate": 1e-8}
 TIMED = [
@@ -100,6 +100,30 @@ def test_forgotten_items(server):
     items = ["both", "target forgot", "source forgot", "target saw, source forgot", "both forgot"]
     assert target.ages(items) == [1, 1, 0, 1, 0]
     assert target.unique(items) == ["source forgot", "both forgot"]
+
+
+def test_forgotten_items_while_others_fill_a_growing_filter(any_server, monkeypatch):
+    """It grows once more; what was forgotten and the source has seen is seen."""
+    target, source = (
+        UriFilter.create(name, redis=any_server.url, capacity=100, retention="growing", shards=1, seed=7)
+        for name in ("all", "monday")
+    )
+    items = [f"forgotten {number}" for number in range(50)]
+    for each in (target, source):
+        each.insert_many(items)
+    target.forget(items)
+    filled, grow = [], union.grow
+
+    def grow_and_fill(session, shard, count=None):
+        yield from grow(session, shard, count)
+        if count and not filled:
+            free = [int(each) for each in any_server.ask("hmget", "urifilter:{all:0}:meta", "limit", "inserted")]
+            filled.append(target.insert_many(range(free[0] - free[1])))
+
+    monkeypatch.setattr(union, "grow", grow_and_fill)
+    target.union("monday")
+    assert filled
+    assert 0 not in target.ages(items)
 
 
 def test_forgotten_in_both_long_ago(server):
