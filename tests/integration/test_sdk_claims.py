@@ -198,6 +198,8 @@ def test_unknown_items_are_let_go_where_nothing_is_in_flight(service, news, monk
                 patched.setattr(mine._holdings, "note_round", interrupt)
             mine.reclaim(2) if call == "reclaim" else mine.claim_many(["a", "b"])
         assert (mine.held, len(news.in_flight())) == ([], 2)
+        proxy.plan = lambda _: Fault.PASS
+        assert mine.outstanding().others == 1  # so that a crawl does not end
         proxy.plan = lambda command: requests.append(command[0].split()[1]) or Fault.PASS
         mine._beat_once()
         assert mine.holder != holder
