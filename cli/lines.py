@@ -280,7 +280,7 @@ def _is_utf_16(head: bytes) -> bool:
 
     A mark alone may be the beginning of a stranger's link.
     """
-    return head.startswith(_MARKS_OF_UTF_16) and b"\0" in head
+    return head.startswith(_MARKS_OF_UTF_16) and b"\0" in head[:MARKED]
 
 
 def _why_refused(head: bytes, form: Form) -> str:
@@ -369,7 +369,7 @@ def _parts(unpacker: Any, piece: bytes) -> Iterator[bytes]:
         elif isinstance(unpacker, _Gzip):
             while piece:
                 yield unpacker.decompress(piece, CHUNK)
-                piece = unpacker.unconsumed_tail
+                piece = b"" if unpacker.eof else unpacker.unconsumed_tail  # which is kept at the end
         else:  # Zstandard: 4 bytes stand for 128 KiB at most
             yield unpacker.decompress(piece)
     except Exception as error:  # each format has its own

@@ -15,6 +15,7 @@ import select
 import stat
 import termios
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Output:
         return self._written - (READ_AHEAD + _enlarged() if self.is_read else 0)
 
     def _write(self, text: bytes) -> None:
-        data, end = memoryview(text), None
+        data, begin, end = memoryview(text), self._written, None
         try:
             while data:
                 size = os.write(_STDOUT, data)
@@ -147,8 +148,18 @@ class Output:
                     end = os.lseek(_STDOUT, 0, os.SEEK_CUR)
         except OSError:
             if end is not None:
-                self._cut(end, len(text) - len(data) - 1 - text.rfind(self._end, 0, len(text) - len(data)))
+                self._cut(end, self._written - self._whole(begin))
             raise
+
+    def _whole(self, begin: int) -> int:
+        """Return the bytes up to the end of the last line that is written whole; at least ``begin``.
+
+        A line may be a record with line ends within it.
+        """
+        for block in self._undelivered:
+            ends = accumulate((len(line) + 1 for line in block.lines), initial=block.begin)
+            begin = max([begin, *takewhile(lambda end: end <= self._written, ends)])
+        return begin
 
     def _cut(self, end: int, size: int) -> None:
         """Cut off the line that a full disk took in part: what is appended next would go on in it."""

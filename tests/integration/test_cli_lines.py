@@ -421,6 +421,40 @@ main()
 """
 
 
+FULL_WITHIN = """
+import os
+from urifilter_redis.cli import main
+
+write, written = os.write, []
+
+def full(descriptor, data):
+    if descriptor == 1 and written:
+        os.write = write
+        raise OSError(28, "No space left on device")
+    if descriptor == 1:
+        written.append(data)
+        data = data[:{size}]
+    return write(descriptor, data)
+
+os.write = full
+main()
+"""
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("size", [14, 3, 12, 30, 45])
+def test_a_disk_that_is_full_within_a_record_of_several_lines(precise, tmp_path, size):
+    """The whole record is printed by the next run, and no part of it stays."""
+    records = b"".join(b'"of\ntwo\nlines",https://example.com/%d\n' % number for number in range(9))
+    (tmp_path / "links").write_bytes(records)
+    options = ["dedupe", "-q", "--csv", "--column", "2", "--filter", "precise", "links"]
+    with (tmp_path / "out").open("ab") as out:
+        call = [sys.executable, "-c", FULL_WITHIN.format(size=size), *options]
+        assert subprocess.run(call, stdout=out, cwd=tmp_path, timeout=60).returncode == 2
+        cli.run_process(*options, stdout=out, cwd=tmp_path)
+    assert (tmp_path / "out").read_bytes() == records
+
+
 @pytest.mark.slow
 def test_what_others_write_into_the_same_file_stays(precise, tmp_path):
     """A line in part before it stays, too."""

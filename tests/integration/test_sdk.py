@@ -8,6 +8,8 @@ import inspect
 import json
 import re
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from support.proxy import HttpProxy
@@ -264,6 +266,14 @@ def test_an_answer_that_is_not_kept_any_more_is_not_asked_for(monkeypatch):
         with pytest.raises(FilterAPIError, match="and they are over") as told:
             api.unique("news", ["a"])
         assert (told.value.error_code, len(server.seen)) == ("answer_lost", 1)
+
+
+def test_an_answer_that_is_lost_after_the_machine_was_suspended(monkeypatch):
+    """Its time counts from the call, and not from when the process began."""
+    later = SimpleNamespace(time=lambda: time.time() + 600)
+    with Scripted((502, {}, b""), GOOD) as server, FilterAPIClient(server.url) as api:
+        monkeypatch.setattr(sdk_api, "time", later)
+        assert api.unique("news", ["a"]) == ["a"]
 
 
 def test_a_connection_out_of_step(news, service):

@@ -374,7 +374,8 @@ def test_a_link_that_begins_as_utf_16_does(tmp_path, monkeypatch, mark, chunk):
     monkeypatch.setattr(lines, "CHUNK", chunk)
     path = tmp_path / "urls"
     items = [mark + b"evil", *(b"https://good.example/%d" % number for number in range(99)), b"\xe6"]
-    for end, form in ((b"\n", PLAIN), (b"\0", Form(null=True))):
+    for end, form, last in ((b"\n", PLAIN, b""), (b"\0", Form(null=True), b""), (b"\n", PLAIN, b"late\0NUL")):
+        items[-1] += last
         path.write_bytes(end.join(items))
         found = windows_of([str(path)], pytest.fail, form=form)
         assert [*chain.from_iterable(window.items for window in found)] == items
@@ -430,6 +431,9 @@ def test_few_compressed_bytes_that_stand_for_many(pack):
     chunks = [*lines._unpacked(iter([pack(data)]), PLAIN)]
     assert b"".join(chunks) == data
     assert max(map(len, chunks)) <= lines.CHUNK
+    for end in (b"", b"\0" * 99):
+        parts = pack(data) + pack(b"a\n") + pack(data) + end
+        assert b"".join(lines._unpacked(iter([parts]), PLAIN)) == data + b"a\n" + data
 
 
 def test_a_signal_while_a_file_is_unpacked(tmp_path, monkeypatch):

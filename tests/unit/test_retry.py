@@ -288,22 +288,22 @@ def test_renewed_only_if_nothing_happened(at, keyed, lost):
     assert (request.reply, request.in_doubt) == ([0], False)
 
 
-def test_a_key_is_not_renewed_for_longer_than_its_record_is_kept():
-    """The time counts from the first attempt, however often the deadline was put off."""
+@pytest.mark.parametrize("later", [LOST, UNSENT], ids=["lost", "unsent"])
+def test_a_key_is_not_renewed_for_longer_than_its_record_is_kept(later):
+    """The time counts from the first attempt, however often the deadline was put off, and what became of the others."""
     session = session_of()
     request = writing(session, keyed=True)
     flow = exchange(session, [request])
+    outcomes = [LOST, late(NOW + PROOF_LIFE // 2), later, late(NOW + PROOF_LIFE - 1), later]
     step = next(flow)
-    for at in (NOW + PROOF_LIFE // 2, NOW + PROOF_LIFE - 1, NOW + PROOF_LIFE):
+    for outcome in outcomes:
         while not isinstance(step, Send):
             step = flow.send(None)
-        step = flow.send([LOST])
-        while not isinstance(step, Send):
-            step = flow.send(None)
-        if at < NOW + PROOF_LIFE:
-            step = flow.send([late(at)])
+        step = flow.send([outcome])
+    while not isinstance(step, Send):
+        step = flow.send(None)
     with pytest.raises(StopIteration):
-        flow.send([late(at)])
+        flow.send([late(NOW + PROOF_LIFE)])
     assert type(request.error) is AnswerLost
     assert request.in_doubt
 

@@ -434,7 +434,7 @@ def _renew(session: Session, request: Request, outcome: Any, *, in_doubt: bool) 
         request.error = AnswerLost(f"{session.where}: {text} ({outcome})")
         return in_doubt
     numbered.call_id = session.ids.renew(call_id, clock)
-    return False
+    return in_doubt and call_id.keyed  # the new attempt may find the record of the old one
 
 
 def _given_up(session: Session, request: Request, outcome: Any) -> UriFilterError:

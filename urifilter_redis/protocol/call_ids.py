@@ -101,7 +101,7 @@ class CallId(NamedTuple):
         This id was made from a key; so every process that repeats the request makes that one, too.
         """
         client = blake2b(self.client.encode(), digest_size=len(self.client) // 2).hexdigest()
-        return self._replace(client=client, started=started)
+        return self._replace(client=client, started=started, first=0)
 
     def proves_nothing_happened(self, late_at: int, node: str = "") -> bool:
         """Whether the answer LATECALL at server time ``late_at`` proves that this call never ran and never will.

@@ -329,6 +329,7 @@ class API:
         """
         ids, keyed = self.session.ids, OPERATIONS[operation].keyed
         if keyed and part.call_id is None:
+            ids.clock.learn(1000 * time.time())  # the machine may have been suspended since
             part.call_id = ids.draw()
         key = part.call_id.key if part.call_id else ""
         path, body = self.path_of(filter_typeid, operation), write_json(content)
