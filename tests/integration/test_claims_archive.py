@@ -37,6 +37,7 @@ def names(items) -> set[str]:
     return {str(item) for item in items}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("archive", "name"), [*(("folder", each) for each in RETENTIONS), ("mongodb", "forever")], indirect=["archive"]
 )

@@ -178,6 +178,7 @@ def test_plan(there):
     assert {"k", "bits_per_item", "memory_at_first", "memory_when_full", "shards", "wrongly_skipped"} <= set(plans[0])
 
 
+@pytest.mark.slow
 def test_plan_of_what_is_partly_impossible(there):
     """Rows that can be had are printed, and the others say why; --json has the same rows."""
     rows = cli.run("plan", "--capacity", "5G")[0].decode().splitlines()[1:]

@@ -476,6 +476,7 @@ def test_signal_while_waiting_for_input(precise):
     assert process.returncode == 130
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", ["dedupe", "claim"])
 def test_lines_come_out_as_they_come_in(started, command):
     """A slow stdin is not held back until a window is full; what was claimed stays in flight."""

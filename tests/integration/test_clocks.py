@@ -237,6 +237,7 @@ def test_a_clock_that_is_behind_for_a_while(make_server, tmp_path, settings):
         assert not server.ask("hexists", "urifilter:{news:0}:meta", "ahead")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", [{"capacity": 2000}, RING, ROLLING], ids=["forever", "ring", "rolling"])
 def test_a_clock_that_is_set_back(make_server, folder, tmp_path, settings, caplog):
     """It was a year ahead while the filter was made and written back; then a day passes, and then the server's data."""
@@ -368,7 +369,7 @@ def turn_only(session):
     yield from rotate_due(session, build=False)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 1])
 def test_a_turn_that_was_left_before_a_pause(make_server, tmp_path, shards):
     """The first insert after the pause finishes it, and then passes over the pause: what is too old is new."""
@@ -412,6 +413,7 @@ def test_slices_that_were_never_made_are_not_missing(any_server, folder, archive
         assert json.loads(cli.run("archive", "verify", "news", "--json", "--archive", folder)[0])["problems"] == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 def test_an_archive_of_a_filter_that_passed_over_periods(any_server, archived_filter, settings, more):

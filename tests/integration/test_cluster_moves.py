@@ -110,6 +110,7 @@ def test_all_slots_come_home(cluster, slots):
     assert [first[node.port][-1] for node in cluster.masters] == [["0-5461"], ["5462-10922"], ["10923-16383"]]
 
 
+@pytest.mark.sampled
 def test_slots_that_have_moved(news, cluster, slots):
     """MOVED: each shard's slot is somewhere else at the next call, and the scripts are not loaded there."""
     assert news.insert_many(ITEMS[:100]) == [True] * 100

@@ -189,6 +189,7 @@ def at(server, **fields) -> None:
                     admin.hincrby(key, name, -1000 * seconds)
 
 
+@pytest.mark.slow
 def test_gauges(any_server, folder):
     """Each filter's are what the library says of it; ages are counted by the server's clock."""
     url = any_server.url

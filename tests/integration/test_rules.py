@@ -219,6 +219,7 @@ def test_importing(any_server, file, tmp_path):
         assert SAME in news
 
 
+@pytest.mark.slow
 def test_service_and_its_clients(any_server, file):
     """The service takes rules as a list, in its settings too; its clients take every form, and tell what it says."""
     secret = tokens.new()

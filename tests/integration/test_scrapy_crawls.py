@@ -36,7 +36,8 @@ def wait_for(site, count: int) -> None:
     wait_until(lambda: len(set(site.fetched())) >= count, "nothing is fetched", patience=60)
 
 
-@pytest.mark.parametrize("claim", ["0", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", ["0", "1"])
 def test_the_example(any_server, tmp_path, claim):
     """The example's spider fetches each page of a site once, with claims and without."""
     with Served(count=40) as site:

@@ -177,6 +177,7 @@ def test_guessing(any_server, news, made):
         assert "192.0.2.1 sends" not in service.log()
 
 
+@pytest.mark.slow
 def test_log_of_requests(any_server, news, made):
     """A line a request, with the client behind the proxy, its name, route, filter and items; no URI and no token."""
     uri, more = (

@@ -1024,6 +1024,7 @@ def test_answers_are_not_kept_nor_guessed(guarded):
 INTERNALS = re.compile(r"[A-Z]{5,}|sys\.|codec|script|urifilter:|pydantic|Traceback|int_max|@")
 
 
+@pytest.mark.slow
 def test_errors_tell_no_internals(make_server):
     """Errors are in words for who asks: no script's, no key of Redis, nothing of Python's."""
     redis = make_server("redis70")

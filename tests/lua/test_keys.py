@@ -89,6 +89,7 @@ def fixed(name: str, call: calls.Call) -> int:
     return FIXED.get(name, 3) + more
 
 
+@pytest.mark.sampled
 def test_mixed_up_keys_are_refused(shard):
     """BADARG for every script and every key whose name is fixed; nothing changes."""
     before = dumped(shard.client)

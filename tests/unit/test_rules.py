@@ -284,6 +284,7 @@ def test_loose_merges_more_than_sorted(rules, url):
     assert loose(by_order(url)) == loose(url)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("suffix", ["a", "aa", ";s=*", "%2F*"])
 @pytest.mark.parametrize("part", ["a", "/a", "/index.php;s=1", "%2F", "/..;s="])
 def test_a_million_parts(part, suffix):
