@@ -37,7 +37,6 @@ def names(items) -> set[str]:
     return {str(item) for item in items}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("archive", "name"), [*(("folder", each) for each in RETENTIONS), ("mongodb", "forever")], indirect=["archive"]
 )

@@ -225,7 +225,6 @@ def test_the_environment_names_the_archive(there, folder, tmp_path):
     assert cli.json_of("info", "news")["inserted"] == 100
 
 
-@pytest.mark.slow
 def test_wait_for_a_restore(there, folder, started):
     """While a filter is being restored: exit 2, and never "new"; with --wait the answer as soon as it is back."""
     make_kept(100)

@@ -413,7 +413,6 @@ def test_slices_that_were_never_made_are_not_missing(any_server, folder, archive
         assert json.loads(cli.run("archive", "verify", "news", "--json", "--archive", folder)[0])["problems"] == []
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("more", [{}, {"expire_after": "last-seen"}], ids=["first-seen", "last-seen"])
 @pytest.mark.parametrize("settings", [RING, ROLLING], ids=["ring", "rolling"])
 def test_an_archive_of_a_filter_that_passed_over_periods(any_server, archived_filter, settings, more):

@@ -471,7 +471,6 @@ def test_a_restore_into_an_empty_server(server, client, of_segments, folder, kin
     assert sum(news.insert_many(items)) == 110
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["blocked", "counting", "ring", "ring, write all", "growing"])
 def test_a_restore_of_one_segment(server, client, of_segments, folder, kind):
     """One bitmap is lost, in each slice in turn: it comes back, and no bit of its sisters goes."""
