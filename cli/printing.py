@@ -94,13 +94,12 @@ class Printer:
         self.output.add(fresh.records, fresh.items)
         self.summary.count(answers)
         self.doubtful += answers.count(None)
-        if not self._stopped and self.output.is_read:
-            with self.signals.allowed():
-                self.output.write()
-        elif not self._stopped:  # a file does not let wait, and a signal may come before what it took is counted
+        if self._stopped:
+            return
+        if not self.output.is_read:  # a signal must not come before what a file has taken is counted
             self.output.write()
-            with self.signals.allowed():
-                pass
+        with self.signals.allowed():
+            self.output.write()
 
     def head(self, header: bytes) -> None:
         """Print the header of the files, which is no item."""

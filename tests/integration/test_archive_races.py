@@ -175,16 +175,21 @@ def test_a_checkpoint_of_a_server_that_came_back(any_server, folder, archived_fi
     assert archived_filter().insert_ages(range(1000, 1500)).count(0) > 490
 
 
-def test_what_an_older_rolling_server_was_told(any_server, folder, archived_filter):
-    """It inserts and rotates, and is then brought to what its archive has: nothing that it knew is lost."""
-    news = archived_filter(**ROLLING)
-    news.insert_many(range(100))
+def let_come_back_older(server, news) -> None:
+    """Let a server be what it was two rotations ago; the archive has these."""
     news.checkpoint()
-    saved = Saved(any_server)
+    saved = Saved(server)
     news.rotate()
     news.rotate()
     news.checkpoint()
     saved.bring_back()
+
+
+def test_what_an_older_rolling_server_was_told(any_server, folder, archived_filter):
+    """It inserts and rotates, and is then brought to what its archive has: nothing that it knew is lost."""
+    news = archived_filter(**ROLLING)
+    news.insert_many(range(100))
+    let_come_back_older(any_server, news)
     assert news.insert_ages(range(100, 200)).count(0) == 100
     news.rotate()  # this client has not seen that the archive is ahead
     again = archived_filter()
@@ -524,12 +529,7 @@ def test_a_checkpoint_of_an_older_server_finishes_a_turn_first(any_server, archi
     for number in range(4):
         news.insert(number)
         news.rotate()
-    news.checkpoint()
-    saved = Saved(any_server)
-    news.rotate()
-    news.rotate()
-    news.checkpoint()
-    saved.bring_back()
+    let_come_back_older(any_server, news)
     assert news.insert("a") is True
     turning = rotate(news._session)
     step = next(turning)

@@ -196,10 +196,13 @@ class Holdings:
         """Whether something is in flight, or may be."""
         return any([*self.held.values(), *self.orphans.values(), self.suspects])
 
+    def has_unknown(self, shard: int) -> bool:
+        """Whether the server may count items of a shard that are not held."""
+        return shard in self.suspects or bool(self.orphans.get(shard))
+
     def known(self, shard: int, count: int) -> int:
         """Return how many of the holder's ``count`` items on the server are no orphans."""
-        doubtful = shard in self.suspects or self.orphans.get(shard)
-        return min(count, len(self.held.get(shard, ()))) if doubtful else count
+        return min(count, len(self.held.get(shard, ()))) if self.has_unknown(shard) else count
 
     @property
     def digests(self) -> list[bytes]:

@@ -79,9 +79,9 @@ def plan(  # noqa: PLR0913 - each is needed
     bitmaps that Redis has in full length: each is kept, whatever is lost beside it. If an earlier restorer ``arranged``
     the shard, and so may have begun to fill its bitmaps, none of them counts as whole.
     """
-    state = _joined(config, _state(config, ours, present, archived, now), ours, archived)
+    found, last = _archived_state(config, archived), archived.checkpoint
+    state = _joined(config, _state(config, ours, present, found or _empty(config, now)), ours, found)
     state = _counted(state, ours, archived)
-    last = archived.checkpoint
     behind = ours is not None and last is not None and ours.checkpoint < last.number
     moves = _moves(config, ours, present, state) if ours else []
     kept = {new for _, new in moves}
@@ -98,28 +98,26 @@ def plan(  # noqa: PLR0913 - each is needed
     return Plan(state, moves, doomed, sources, forgotten, "both" if arranged else forgotten)
 
 
-def _state(config: Config, ours: ShardState | None, present: set[str], archived: Archived, now: int) -> ShardState:
+def _state(config: Config, ours: ShardState | None, present: set[str], theirs: ShardState) -> ShardState:
     """Return the state with the higher epoch, of Redis or the archive; Redis's if the epochs are equal."""
-    found = _archived_state(config, archived) or _empty(config, now)
-    if ours is None or found.epoch > ours.epoch:
-        return found
+    if ours is None or theirs.epoch > ours.epoch:
+        return theirs
     # If history_1 is lost, the pieces that were built in it must be built again.
     closed = replace(config.today, name="history_1")
     return ours if present.issuperset(closed.names) or config.retention != "rolling" else replace(ours, pieces=None)
 
 
-def _joined(config: Config, state: ShardState, ours: ShardState | None, archived: Archived) -> ShardState:
+def _joined(config: Config, state: ShardState, ours: ShardState | None, theirs: ShardState | None) -> ShardState:
     """Return the state with the closed slices of its window that only the other of Redis and the archive has.
 
     A Redis that came back older may have passed over epochs that the archive has, and the other way round.
     """
-    if ours is None or config.retention not in TIMED:
+    if ours is None or theirs is None or config.retention not in TIMED:
         return state
     rotating = state.phase == "rotating"  # history_1 is the newest closed slice, so none comes behind it
     end = state.closed[-1].epoch if rotating and state.closed else state.epoch
-    others = chain(ours.closed, found.closed if (found := _archived_state(config, archived)) else ())
-    more = {each.epoch: each for each in others if state.oldest <= each.epoch < end}
-    both = more | {each.epoch: each for each in state.closed}
+    others = {each.epoch: each for each in (*ours.closed, *theirs.closed) if state.oldest <= each.epoch < end}
+    both = others | {each.epoch: each for each in state.closed}
     if len(both) == len(state.closed):
         return state
     closed = tuple(both[epoch] for epoch in sorted(both))

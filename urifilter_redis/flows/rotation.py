@@ -342,6 +342,6 @@ def _try_turn(session: Session, turn: Turn) -> Flow[bool]:
                 yield from turn.free(session)
             raise request.error
         if call.frees_for:
-            session.freed_at = time.monotonic() + min(call.frees_for, calls.APART * (turn.new.segments + 2))
+            session.freed_at = time.monotonic() + min(call.frees_for, calls.freed_after(turn.new.segments))
         yield REST
     return True

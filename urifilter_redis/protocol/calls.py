@@ -53,6 +53,11 @@ LEASE = 60.0
 NO_CALL_ID = "-"
 
 
+def freed_after(segments: int) -> float:
+    """Return the seconds until the server has freed the first segments of those that a script lets expire."""
+    return APART * (segments + 2)  # Redis looks for what has expired ten times a second
+
+
 @dataclass(slots=True)
 class Call:
     """One call of a script."""
@@ -65,7 +70,7 @@ class Call:
     def frees_for(self) -> float:
         """Seconds until the server has freed all segments that the script lets expire; 0: it lets none expire."""
         going = sum(":gone:" in key for key in self.keys)
-        return APART * (going + 2) if going else 0.0  # Redis looks for what has expired ten times a second
+        return freed_after(going) if going else 0.0
 
     def command(self) -> Arguments:
         """Return EVALSHA and its arguments."""

@@ -290,7 +290,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         if others is not None:
             due = others["due"]
             dies = None if due is None else monotonic() + due
-            unknown = SHARD in self.holdings.suspects or bool(self.holdings.orphans.get(SHARD))  # others will have them
+            unknown = self.holdings.has_unknown(SHARD)  # others will have them
             self.holdings.note_figures(SHARD, others["others"] or int(unknown), dies, asked)
         return len(part.reply["claims"])
 
