@@ -38,7 +38,12 @@ operations = st.lists(
 )
 
 
-@pytest.fixture(params=[*servers.KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in servers.FURTHER)])
+@pytest.fixture(
+    params=[
+        kind if kind == servers.DEFAULT else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in (*servers.KINDS, *servers.FURTHER)
+    ]
+)
 def client(request, clean_server):
     with clean_server(request.param).client() as client:
         yield client

@@ -80,6 +80,7 @@ def test_the_check_finds_what_is_not_declared(any_server):
             client.eval(source, 1, "b")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 def test_all_scripts(called, any_server, name, monkeypatch):
     """A filter's whole life, with every script that it uses."""
