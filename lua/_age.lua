@@ -38,35 +38,41 @@ end
 -- in the call must be noted in added_now.
 -- Needs as well: adds_untested, ask_row.
 -- Gives as well: all_items, tested (the age of each; nil: the only slice has none of the first few, and all count as
--- absent), order (the places of all items, segment by segment; nil: KEYS has one segment of each slice), absent (the
--- digests of age 0), places (of these; nil: as in all_items). It fills column_of.
+-- absent), order (the places of all items, segment by segment; nil: they come in that order, as clients send them),
+-- absent (the digests of age 0), places (of these; nil: as in all_items). It fills column_of.
 local FEW, added_now, tested, age_of, order, places = 8, {}, nil, nil, nil, nil
 local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item
 local absent = all_items
 if rows then
-  -- The items of a segment are a chain: ends has its last one, and before the one before each. The lists have their
-  -- length from the beginning, because to fill an empty one takes longer.
-  column_of, absent, order = { unpack(all_items) }, { unpack(all_items) }, { unpack(all_items) }
-  local byte, numbers, ends, before, times = string.byte, {}, {}, { unpack(all_items) }, rows[newest].share * 65536
+  column_of = { unpack(all_items) } -- with its length from the beginning, because to fill an empty list takes longer
+  local byte, times, sorted, number, first, beyond = string.byte, rows[newest].share * 65536, true, 0, 0, 0
   for i = 1, count do
     local low, high = byte(packed, i * 16 - 1, i * 16)
-    local place = (high * 256 + low - low % 16) * times
-    local number = place - place % 1
-    local last = ends[number]
-    if not last then numbers[#numbers + 1] = number end
-    column_of[i], before[i], ends[number] = number, last, i
-  end
-  table.sort(numbers)
-  local spot = count
-  for n = #numbers, 1, -1 do
-    local i = ends[numbers[n]]
-    while i do
-      order[spot], absent[spot] = i, all_items[i]
-      spot, i = spot - 1, before[i]
+    local half = high * 256 + low
+    if half < first or half >= beyond then -- these are the first of the segment, and of the next: multiples of 16
+      sorted = sorted and half >= first
+      local place = (half - half % 16) * times
+      number = place - place % 1
+      first, beyond = number / times, (number + 1) / times
+      first, beyond = first + -first % 16, beyond + -beyond % 16
     end
+    column_of[i] = number
   end
-  places = order
+  if not sorted then
+    order, absent = {}, {}
+    for i = 1, count do
+      order[i] = i
+    end
+    table.sort(order, function(one, other)
+      local difference = column_of[one] - column_of[other]
+      return difference < 0 or difference == 0 and one < other
+    end)
+    for spot = 1, count do
+      absent[spot] = all_items[order[spot]]
+    end
+    places = order
+  end
 end
 if adds_untested and count > 4 * FEW then
   for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, { unpack(absent, 1, FEW) }, order)
@@ -79,15 +85,15 @@ end
 for n = adds_untested and oldest - 1 or newest, oldest, -1 do
   local found = rows and ask_row(call, 'BF.MEXISTS', n, absent, places) or call('BF.MEXISTS', KEYS[n], unpack(absent))
   local left, spots, last = {}, {}, 0
-  tested = tested or (rows and { unpack(order) } or found) -- of the newest slice 1 is the age, too
+  tested = tested or (order and { unpack(order) } or found) -- of the newest slice 1 is the age, too
   for j = 1, #absent do
     local was = found[j]
     if was == 1 then
-      if n < newest or rows then tested[places and places[j] or j] = newest - n + 1 end
+      if n < newest or order then tested[places and places[j] or j] = newest - n + 1 end
     elseif was == 0 then
       last = last + 1
       left[last], spots[last] = absent[j], places and places[j] or j
-      if rows then tested[spots[last]] = 0 end
+      if order then tested[spots[last]] = 0 end
     else
       return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
     end

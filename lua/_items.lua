@@ -41,13 +41,14 @@ end
 -- Needs: packed, shard_of, all_named, rows, segment_of, FIRST_SLICE, LAST_SLICE.
 
 if shard_of ~= '0/1' or not all_named then
-  local byte, least, most, lowest, highest = string.byte, 4096, -1
+  local byte, least, most, lowest, highest = string.byte, 65536, -1
   for last = 16, #packed, 16 do
     local low, high = byte(packed, last - 1, last)
-    local x = high * 16 + (low - low % 16) / 16
-    if x < least then least, lowest = x, last end
-    if x > most then most, highest = x, last end
+    local half = high * 256 + low
+    if half < least then least, lowest = half, last end
+    if half > most then most, highest = half, last end
   end
+  least, most = (least - least % 16) / 16, (most - most % 16) / 16
   local shard, shards = string.match(shard_of, '^(%d+)/(%d+)$')
   local below, above = least * shards < shard * 4096, most * shards >= (shard + 1) * 4096
   if below or above then
@@ -56,8 +57,11 @@ if shard_of ~= '0/1' or not all_named then
   end
   for n = FIRST_SLICE, all_named and 0 or LAST_SLICE do
     local missing = not segment_of(n, least * 1048576) and lowest or not segment_of(n, most * 1048576) and highest
-    for last = 16, rows[n].gaps and #packed or 0, 16 do
-      missing = missing or not segment_of(n, struct.unpack('<I4', packed, last - 3)) and last
+    local row, times = rows[n], rows[n].share * 65536
+    for last = 16, row.gaps and #packed or 0, 16 do
+      local low, high = byte(packed, last - 1, last)
+      local place = (high * 256 + low - low % 16) * times
+      if not row[place - place % 1] then missing = missing or last end
     end
     if missing then
       return redis.error_reply('BADARG the segment of item ' .. missing / 16 .. ' is not among the keys')

@@ -16,18 +16,20 @@ if rows then
   -- Asks the module about digests in slice n, those of each segment by one command, until it does not answer. They stand
   -- segment by segment of the newest slice. Others have as many segments, or a half, a quarter and so on: so theirs are
   -- whole runs of it.
-  -- ask: redis.call or redis.pcall. places: those of the digests in the call.
+  -- ask: redis.call or redis.pcall. places: those of the digests in the call; nil: all of its items are asked about, or
+  -- the first few.
   -- Returns the answers; err of it says why there are no more.
   ask_row = function(ask, command, n, digests, places)
-    local found, row, last = {}, rows[n], 0
+    local found, row, size, last = {}, rows[n], #digests, 0
     local share = row.share / rows[LAST_SLICE].share
-    while last < #digests do
-      local first, place = last + 1, column_of[places[last + 1]] * share
+    while last < size do
+      local first = last + 1
+      local place = column_of[places and places[first] or first] * share
       local number = place - place % 1
       local beyond = (number + 1) / share
       repeat
         last = last + 1
-      until last == #digests or column_of[places[last + 1]] >= beyond
+      until last == size or column_of[places and places[last + 1] or last + 1] >= beyond
       local part = ask(command, row[number], unpack(digests, first, last))
       for j = first, last do
         found[j] = part[j - first + 1]
@@ -106,12 +108,13 @@ if #adding > 0 then
   end
   local found = rows and ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, spots)
     or redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
-  -- Nothing was tested: so 1 stands for new until the loop has come there. (Of a row this makes a list of its length.)
-  ages = ages or (rows and { unpack(order) } or found)
+  -- Nothing was tested: so 1 stands for new until the loop has come there. (Of an order this makes a list of its length.)
+  ages = ages or (order and { unpack(order) } or found)
   for j = 1, #adding do
     local was, i = found[j], spots and spots[j] or j
     if was ~= 0 and was ~= 1 then
       failed = found.err or (was and was.err) or 'BF.MADD gave no answer about an item'
+      found.err = nil -- the list may be ages, and so the reply
       local lacking = {}
       for left = j, #adding do
         ages[spots and spots[left] or left], lacking[adding[left]] = UNANSWERED, true

@@ -21,6 +21,7 @@ end
 local units, at, LAST_SLICE, all_named, rows, segment_of = {}, 1, #KEYS, true
 if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice has the most segments
   local shard, shards = string.match(shard_of, '^(%d+)/(%d+)$')
+  local match, LAST_KEY = string.match, #KEYS
   rows, LAST_SLICE = {}, FIRST_SLICE - 1
   segment_of = function(n, d3)
     local row = rows[n]
@@ -28,32 +29,36 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
     return row[place - place % 1]
   end
   local i = FIRST_SLICE
-  while i <= #KEYS do
+  while i <= LAST_KEY do
     local name, size, bytes, segments, after = string.match(listed, '^([^:]+):(%d+):(%d+):(%d+) ?()', at)
     local first, row, last, named = base .. (name or ''), { share = shards * (segments or 1) / 4294967296 }, -1, i
     local dotted, before, most = first .. '.', shard * (segments or 1), tonumber(segments)
-    while name and i <= #KEYS do
-      local segment = KEYS[i] == first and 0
-      if not segment and string.sub(KEYS[i], 1, #dotted) == dotted then
-        segment = tonumber(string.match(KEYS[i], '^[1-9]%d*$', #dotted + 1) or nil)
+-- @if no redisbloom
+    local wanted = tonumber(bytes)
+-- @end if
+    while name and i <= LAST_KEY do
+      local key, segment = KEYS[i], 0
+      if key ~= first then
+        segment = match(key, '^[1-9]%d*$', #dotted + 1)
+        if not segment or dotted .. segment ~= key then break end
+        segment = segment + 0 -- a number, faster than by tonumber
       end
-      if not segment then break end
       if segment <= last or segment >= most then
-        return redis.error_reply('BADARG ' .. KEYS[i] .. ' is no segment, or not behind the one before')
+        return redis.error_reply('BADARG ' .. key .. ' is no segment, or not behind the one before')
       end
 -- @if no redisbloom
-      local length = call('STRLEN', KEYS[i])
-      if length ~= tonumber(bytes) then
-        return redis.error_reply('LOST ' .. KEYS[i] .. ' has ' .. length .. ' bytes and should have ' .. bytes)
+      local length = call('STRLEN', key)
+      if length ~= wanted then
+        return redis.error_reply('LOST ' .. key .. ' has ' .. length .. ' bytes and should have ' .. bytes)
       end
 -- @end if
 -- @if redisbloom
-      if not is_reserved(KEYS[i], tonumber(size)) then
-        return redis.error_reply('LOST ' .. KEYS[i] .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
+      if not is_reserved(key, tonumber(size)) then
+        return redis.error_reply('LOST ' .. key .. ' is missing, or is no Bloom filter for ' .. size .. ' items')
       end
 -- @end if
-      row.gaps = row.gaps or last >= 0 and segment > last + 1
-      row[before + segment], last, i = KEYS[i], segment, i + 1
+      if last >= 0 and segment > last + 1 then row.gaps = true end
+      row[before + segment], last, i = key, segment, i + 1
     end
     if last < 0 then
       at = 0

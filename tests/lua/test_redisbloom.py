@@ -123,15 +123,18 @@ def row(request, client):
     return shard, of
 
 
-def test_failure_in_a_segment(client, row):
+@pytest.mark.parametrize("sorts", [False, True], ids=["in any order", "sorted"])
+def test_failure_in_a_segment(client, row, sorts):
     """Items of earlier segments are answered, and some of its own; nothing else was written."""
     shard, of = row
     items = [item for three in zip(*(each[:8] for each in of.values()), strict=True) for item in three]
+    if sorts:  # as clients send them
+        items = [item for each in of.values() for item in each[:8]]
     call_id = shard.call_id()
-    made = shard.made("insert", [*items, items[0], items[1], items[2]], call_id)
-    told = shard.call(made)
+    again, of_again = (items[-1:], [UNANSWERED]) if sorts else (items[:3], [1, UNANSWERED, UNANSWERED])
+    told = shard.call(made := shard.made("insert", [*items, *again], call_id))
     expected = dict.fromkeys([*of[0][:8], *of[1][:5]], 0)
-    assert told == [*(expected.get(item, UNANSWERED) for item in items), 1, UNANSWERED, UNANSWERED]
+    assert told == [*(expected.get(item, UNANSWERED) for item in items), *of_again]
     assert shard.ask("contains", items) == [int(item in expected) for item in items]
     assert shard.meta()["inserted"] == "13"
     assert shard.call(made) == told  # the reply was lost
@@ -163,6 +166,15 @@ def test_failure_in_a_first_segment(client, row):
         shard.call(made)
     assert {**shard.meta(), "written": ""} == {**before, "written": ""}
     assert set(shard.ask("contains", of[2][:5])) == {0}
+
+
+def test_failure_at_the_first_item_of_a_later_segment(row):
+    """What earlier segments answered arrives all the same."""
+    shard, of = row
+    assert shard.ask("insert", of[1][:5]) == [0] * 5
+    items = [*of[0][:5], *of[1][5:7], *of[2][:5]]
+    assert shard.ask("insert", items) == [*[0] * 5, *[UNANSWERED] * 7]
+    assert shard.ask("contains", items) == [*[1] * 5, *[0] * 7]
 
 
 def test_segment_that_is_not_ours(client, row):

@@ -63,8 +63,11 @@ class Run:
                 found.append(md5(b"%d" % self.made))
             else:
                 found.append(self.dice.choice(self.known))
-        if self.dice.random() < 0.5:  # those that are new stand in front
+        order = self.dice.random()
+        if order < 0.3:  # those that are new stand in front
             found.sort(key=self.known.__contains__)
+        elif order < 0.7:  # as clients send them
+            found.sort(key=lambda digest: digest[:13:-1])
         self.known = [*self.known, *dict.fromkeys(found)][-3000:]
         return found
 

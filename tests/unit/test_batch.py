@@ -43,6 +43,22 @@ def test_cut(items, shards, size):
     assert batch.answers == [None] * len(items)
 
 
+@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 3), st.integers(1, 9), st.integers(1, 70))
+def test_sorted_by_segment(items, shards, size, part):
+    """The items of a call are sorted by segment; equal ones keep their order."""
+    batch, digests = batch_of(items, shards, size, sorted_beyond=0, part=part), MD5(items)
+    calls = batch.cut(math.inf)
+    assert sorted(position for call in calls for position in call.positions) == list(range(len(items)))
+    for call in calls if len(items) > 1 else []:
+        halves = [digests[position][:13:-1] for position in call.positions]
+        assert halves == sorted(halves)
+        assert call.packed == b"".join(digests[position] for position in call.positions)
+    for shard in range(shards):
+        positions = [position for call in calls if call.shard == shard for position in call.positions]
+        of_each = [[position for position in positions if digests[position] == digest] for digest in set(digests)]
+        assert all(some == sorted(some) for some in of_each)
+
+
 @given(st.integers(0, 3000), st.integers(1, 5), st.integers(1, 700), st.integers(1, 9))
 def test_cut_in_parts(count, shards, part, wanted):
     """However large the parts are, the calls of each shard are the same, and come as soon as they are asked for."""
@@ -233,6 +249,6 @@ def test_distrusted_items_are_cut_by_weight():
     kept = dict.fromkeys(range(9), bytes(100_000))
     batch = batch_of(items, 1, 100, "claim", near=near, claim_options=Claiming(NO_HOLDER, kept=kept))
     assert batch.open == []
-    batch.distrust(1, lambda _: 100, ordered=False)
+    batch.distrust(1, lambda _: 100, None)
     assert [len(call.positions) for call in batch.open] == [2, 2, 2, 2, 1]
     assert batch.answers == [None] * 9

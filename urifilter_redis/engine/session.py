@@ -71,7 +71,7 @@ class Session:
         uid: the filter's uid; empty before the filter is opened or made.
         config: the filter's configuration; like the next two it is there once the filter is opened or made.
         digester: makes the digests of items.
-        may_have_rows: see ``Config``.
+        sorted_beyond: see ``Config``.
         turned_by_inserts: see ``Config``; False before the filter is opened or made.
         freed_at: the time by ``monotonic`` at which the server has freed what the last turn let go.
     """
@@ -100,7 +100,7 @@ class Session:
     uid: str = ""
     config: Config = field(init=False)
     digester: Callable[[Sequence[object]], list[bytes]] = field(init=False)
-    may_have_rows: bool = field(init=False)
+    sorted_beyond: int | None = field(init=False)
     turned_by_inserts: bool = False
     freed_at: float = 0.0
     _unchecked: bool = False
@@ -153,7 +153,7 @@ class Session:
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
         self.uid, self.config, self._first_view, self._builders = config.uid, config, view, {}
-        self.turned_by_inserts, self.may_have_rows = config.turned_by_inserts, config.may_have_rows
+        self.turned_by_inserts, self.sorted_beyond = config.turned_by_inserts, config.sorted_beyond
         self.digester = make_digester(config.normalize, config.hash, config.seed, config.rules)
 
     def view(self, shard: int) -> View:

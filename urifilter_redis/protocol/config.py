@@ -270,9 +270,16 @@ class Config(Shape):
         return self.retention in TIMED and not self.has_backend
 
     @property
-    def may_have_rows(self) -> bool:
-        """Whether a slice of a shard may have several segments: those of a growing filter get them as it grows."""
-        return self.segments > self.shards or self.retention == "growing"
+    def sorted_beyond(self) -> int | None:
+        """Beyond how many calls of a shard its items are sorted by segment; None: never.
+
+        Where a slice of a shard has several segments (of a growing filter it may get them), the items of a call are
+        neighbours if there are several calls. In layout redisbloom those of one call are sorted, too: its scripts ask
+        the module segment by segment.
+        """
+        if self.segments == self.shards and self.retention != "growing":
+            return None
+        return 0 if self.layout == "redisbloom" else 1
 
     @property
     def settings(self) -> FilterSettings:
