@@ -14,7 +14,12 @@ from support.by_hand import config_of, meta_of
 from support.tags import first_slots as dealt
 from support.tags import slot_of, spread_tag
 
+from urifilter_redis.bloom.digest import shard_of as shard_of_digest
+from urifilter_redis.bloom.digest import shards_of
+from urifilter_redis.bloom.sizing import Slice
+from urifilter_redis.protocol.calls import ITEMS_A_SEGMENT, SegmentNames
 from urifilter_redis.protocol.keys import FilterKeys
+from urifilter_redis.protocol.meta import View
 from urifilter_redis.protocol.routing import first_slots, shards_by_master
 from urifilter_redis.protocol.scripts import vectors
 
@@ -158,3 +163,34 @@ def test_impossible_numbers_of_masters(masters):
     """A master without a slot would have nothing."""
     with pytest.raises(ValueError, match="nodes are 1 to 16,384 masters, and not"):
         shards_by_master(["news"], 3, masters)
+
+
+@given(
+    st.lists(st.binary(min_size=16, max_size=16), min_size=1, max_size=150),
+    st.sampled_from([1, 2, 3, 18, 180, 900]),
+    st.sampled_from([1, 2, 5, 64]),
+    st.booleans(),
+)
+def test_segments_that_a_call_names(digests, count, shards, near):
+    """Those of its items; of many, also such as lie between the first and the last that they may belong to."""
+    if near:  # the items of one call of a long list
+        digests = [digest[:15] + digests[0][15:] for digest in digests]
+    shard = shard_of_digest(digests[0], shards)
+    digests = [digest for digest in digests if shard_of_digest(digest, shards) == shard]
+    keys = FilterKeys("urifilter", "news", shards).shard(shard)
+    view = View((Slice("history_1", 1000, 48_000, 1), Slice("today", 1000, 48_000, count)))
+    named = SegmentNames(config_of(shards=shards), keys, view).of(b"".join(digests))
+    if count == 1:
+        assert named == (keys.slice("history_1"), keys.slice("today"))
+        return
+    row = [keys.slice(name) for name in view.slices[1].names]
+    numbers = [row.index(key) for key in named[1:]]
+    needed = {number % count for number in shards_of(digests, shards * count)}
+    assert named[0] == keys.slice("history_1")
+    assert needed <= set(numbers)
+    assert numbers == sorted(set(numbers))
+    if len(digests) < ITEMS_A_SEGMENT * len(needed):
+        assert set(numbers) == needed
+    a_byte = -(-shards * count // 256)  # the client looks at the last byte of a digest
+    assert min(needed) - a_byte <= numbers[0]
+    assert numbers[-1] <= max(needed) + a_byte

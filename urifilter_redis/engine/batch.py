@@ -422,10 +422,11 @@ class Uncut:
 
     def _sorted(self, positions: Sequence[int]) -> list[int]:
         """Sort positions by the bits of their digests that choose segments; for neighbours the top 8 are enough."""
-        digests = [self.digests[each] for each in positions]
+        all_of_it = positions == range(len(self.digests))
+        digests = self.digests if all_of_it else [self.digests[each] for each in positions]
         if self.sorted_beyond == 0:
-            halves = last_halves(b"".join(digests))
-            return [positions[each] for each in sorted(range(len(positions)), key=halves.__getitem__)]
+            order = sorted(range(len(positions)), key=last_halves(b"".join(digests)).__getitem__)
+            return order if all_of_it else [positions[each] for each in order]
         found: list[list[int]] = [[] for _ in range(256)]  # several times as fast for thousands
         for position, top in zip(positions, shards_of(digests, 256), strict=True):
             found[top].append(position)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from urifilter_redis.bloom.digest import shards_of
+from urifilter_redis.bloom.digest import SIZE, shard_of, shards_of
 from urifilter_redis.bloom.retention import seconds_of, slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, segment_capacity
 from urifilter_redis.protocol import scripts
@@ -49,6 +49,10 @@ APART = 0.1
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
 
+#: Items a segment from which on a call names all segments between the first and the last that its items may belong to.
+#: To find those without an item would take the client longer than the server takes for their keys.
+ITEMS_A_SEGMENT = 5
+
 #: The call id of a call that is not recorded.
 NO_CALL_ID = "-"
 
@@ -80,6 +84,8 @@ class Call:
 class SegmentNames:
     """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to.
 
+    Of many items that lie close together there may be segments between those of others that none belongs to.
+
     Attributes:
         all: the keys for any items; None: slices have several segments, so that it depends on the items.
     """
@@ -95,10 +101,19 @@ class SegmentNames:
         """Return the keys for items of the shard, given by their digests."""
         if self.all is not None:
             return self.all
-        packed, found = digests if isinstance(digests, bytes) else b"".join(digests), []
+        packed, found = digests if isinstance(digests, bytes) else b"".join(digests), list[str]()
+        tops, shards = packed[SIZE - 1 :: SIZE], self._shards
+        few = len(tops) < ITEMS_A_SEGMENT
+        low, high = (0, 0) if few else (min(tops), max(tops))
         for row in self._rows:  # the segments of a shard are neighbours
-            count = len(row)
-            found += [row[number % count] for number in sorted(set(shards_of(packed, self._shards * count)))]
+            total = shards * len(row)
+            if not few:
+                first, beyond = low * total >> 8, -(-(high + 1) * total >> 8)
+                if len(tops) >= ITEMS_A_SEGMENT * (beyond - first):
+                    own = shard_of(packed[:SIZE], shards) * len(row)
+                    found += row[max(0, first - own) : beyond - own]
+                    continue
+            found += [row[number % len(row)] for number in sorted(set(shards_of(packed, total)))]
         return tuple(found)
 
 
