@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.by_hand import config_of
 
-from urifilter_redis.bloom.digest import make_digester, shard_of
+from urifilter_redis.bloom.digest import make_digester, shard_of, shards_of
 from urifilter_redis.engine.batch import PART_OF_A_SHARD, Batch, Uncut, check_question
 from urifilter_redis.engine.holdings import Claiming
 from urifilter_redis.engine.near_cache import NearCache
 from urifilter_redis.errors import BadItem, UriFilterError
 from urifilter_redis.protocol.call_ids import CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL, NO_HOLDER
+from urifilter_redis.protocol.config import Sorting
 
 MD5 = make_digester("none", "md5", "")
 KEY = CallKey("0123456789abcdef/7/1")
@@ -43,15 +44,22 @@ def test_cut(items, shards, size):
     assert batch.answers == [None] * len(items)
 
 
-@given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 3), st.integers(1, 9), st.integers(1, 70))
-def test_sorted_by_segment(items, shards, size, part):
-    """The items of a call are sorted by segment; equal ones keep their order."""
-    batch, digests = batch_of(items, shards, size, sorted_beyond=0, part=part), MD5(items)
+@given(
+    st.lists(st.integers(0, 40), max_size=60),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 70),
+    st.sampled_from([4, 18, 256]),
+    st.integers(0, 1),
+)
+def test_sorted_by_segment(items, shards, size, part, ranges, beyond):
+    """The items of a call are sorted by segment, and equal ones keep their order."""
+    batch, digests = batch_of(items, shards, size, sorting=Sorting(ranges, beyond), part=part), MD5(items)
     calls = batch.cut(math.inf)
     assert sorted(position for call in calls for position in call.positions) == list(range(len(items)))
     for call in calls if len(items) > 1 else []:
-        halves = [digests[position][:13:-1] for position in call.positions]
-        assert halves == sorted(halves)
+        numbers = list(shards_of([digests[position] for position in call.positions], ranges))
+        assert numbers == sorted(numbers) or beyond  # of a part that fills one call
         assert call.packed == b"".join(digests[position] for position in call.positions)
     for shard in range(shards):
         positions = [position for call in calls if call.shard == shard for position in call.positions]

@@ -123,15 +123,10 @@ def shards_of(digests: Iterable[bytes] | bytes, shards: int) -> Sequence[int]:
     packed = digests if isinstance(digests, bytes) else b"".join(digests)
     if 256 % shards == 0:  # the last byte decides
         return packed[SIZE - 1 :: SIZE].translate(_shards_of_bytes(shards))
-    return [(half >> 4) * shards >> 12 for half in last_halves(packed)]
-
-
-def last_halves(packed: bytes) -> array[int]:
-    """Return the last 16 bits of each of the packed digests: their top 12 bits choose shards and segments."""
     halves = array("H", packed)
     if sys.byteorder == "big":
         halves.byteswap()
-    return halves[SIZE // 2 - 1 :: SIZE // 2]
+    return [(half >> 4) * shards >> 12 for half in halves[7::8]]
 
 
 @cache

@@ -17,12 +17,12 @@ from hashlib import blake2b
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from urifilter_redis.bloom.digest import last_halves, shard_of, shards_of, split
+from urifilter_redis.bloom.digest import shard_of, shards_of, split
 from urifilter_redis.checks import check_function, is_whole
 from urifilter_redis.errors import Answering, Past, UriFilterError
 from urifilter_redis.protocol.call_ids import CallId, CallKey
 from urifilter_redis.protocol.claims import BYTES_A_CALL
-from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.config import Config, Sorting
 
 if TYPE_CHECKING:
     from urifilter_redis.engine.holdings import ClaimOptions
@@ -82,7 +82,7 @@ class Batch:
         digests: the digest of each item. They are cut into calls, but for those that the near cache knows.
         shards: the filter's number of shards.
         cut: returns the most items of one call, given the shard.
-        sorted_beyond: see ``Config``.
+        sorting: see ``Config``; None: the items keep their order.
         part: if there are more items, cut them only when calls are asked for, so many at once; None: cut all now.
             Not for a batch with a near cache or claim options.
 
@@ -131,7 +131,7 @@ class Batch:
         shards: int,
         cut: Callable[[int], int],
         client: str,
-        sorted_beyond: int | None = None,
+        sorting: Sorting | None = None,
         max_age: int = 0,
         key: Key = None,
         near: NearCache | None = None,
@@ -153,7 +153,7 @@ class Batch:
         elif len(digests) == 1:
             self.open = [OpenCall(shard_of(digests[0], shards), range(1), digests[0], digests=digests)]
         else:
-            uncut = Uncut(digests, shards, cut, part or max(1, len(digests)), near is not None, sorted_beyond)
+            uncut = Uncut(digests, shards, cut, part or max(1, len(digests)), near is not None, sorting)
             if self._found and True in self._found:
                 self.answers = [SEEN if found else None for found in self._found]
                 self.open = _cut_chosen(uncut, [not found for found in self._found])
@@ -209,10 +209,10 @@ class Batch:
         """Whether this batch has the same command, items and ``max_age``."""
         return (command, max_age) == (self.command, self.max_age) and b"".join(digests) == self.packed
 
-    def distrust(self, shards: int, cut: Callable[[int], int], sorted_beyond: int | None) -> None:
+    def distrust(self, shards: int, cut: Callable[[int], int], sorting: Sorting | None) -> None:
         """Open calls for the items that the near cache has answered, because it knows no ages."""
         if self._found and True in self._found:
-            uncut = Uncut(self.digests, shards, cut, max(1, len(self._found)), sorted_beyond=sorted_beyond)
+            uncut = Uncut(self.digests, shards, cut, max(1, len(self._found)), sorting=sorting)
             self.open += self._kept(_cut_chosen(uncut, self._found))
             self.answers = [None if found else answer for found, answer in zip(self._found, self.answers, strict=True)]
         self._found = None
@@ -369,7 +369,7 @@ def items_of(objects: Sequence[Any], key: Key) -> Sequence[object]:
 class Uncut:
     """Items that are not in calls yet. It never changes: ``cut`` returns what is left.
 
-    The calls of a shard, and their order, do not depend on the size of a part.
+    The calls of a shard, and their order, do not depend on the size of a part, unless the items are sorted.
 
     Attributes:
         digests: the digests of all items, those in calls included.
@@ -377,7 +377,7 @@ class Uncut:
         size: returns the most items of one call, given the shard.
         part: the items of a part, unless ``PART_OF_A_SHARD`` gives more.
         keep: whether the calls keep their lists of digests.
-        sorted_beyond: see ``Config``. Equal items keep their order.
+        sorting: as of ``Batch``.
         start: the position of the first item of the next part.
         left: by shard, the positions of earlier items, too few for a full call.
     """
@@ -387,7 +387,7 @@ class Uncut:
     size: Callable[[int], int]
     part: int
     keep: bool = False
-    sorted_beyond: int | None = None
+    sorting: Sorting | None = None
     start: int = 0
     left: dict[int, Sequence[int]] = field(default_factory=dict)
 
@@ -400,9 +400,8 @@ class Uncut:
         left: dict[int, Sequence[int]] = {}
         for shard, some in sorted(positions.items()):
             size = self.size(shard)
-            all_of_it = (
-                some if self.sorted_beyond is None or len(some) <= self.sorted_beyond * size else self._sorted(some)
-            )
+            sorting = self.sorting
+            all_of_it = self._sorted(some, sorting.ranges) if sorting and len(some) > sorting.beyond * size else some
             count = len(all_of_it) if last else len(all_of_it) // size * size
             calls += [self._call(shard, all_of_it[start : start + size]) for start in range(0, count, size)]
             left[shard] = all_of_it[count:]
@@ -412,7 +411,7 @@ class Uncut:
         """Return, by shard, the positions before ``end`` that are in no call yet."""
         if self.shards == 1:
             left = self.left.get(0, ())
-            if self.sorted_beyond is not None and left:
+            if self.sorting and left:
                 return {0: [*left, *range(self.start, end)]}
             return {0: range(left[0] if left else self.start, end)}
         found: defaultdict[int, list[int]] = defaultdict(list, {shard: [*some] for shard, some in self.left.items()})
@@ -420,16 +419,12 @@ class Uncut:
             found[shard].append(position)
         return found
 
-    def _sorted(self, positions: Sequence[int]) -> list[int]:
-        """Sort positions by the bits of their digests that choose segments; for neighbours the top 8 are enough."""
-        all_of_it = positions == range(len(self.digests))
-        digests = self.digests if all_of_it else [self.digests[each] for each in positions]
-        if self.sorted_beyond == 0:
-            order = sorted(range(len(positions)), key=last_halves(b"".join(digests)).__getitem__)
-            return order if all_of_it else [positions[each] for each in order]
-        found: list[list[int]] = [[] for _ in range(256)]  # several times as fast for thousands
-        for position, top in zip(positions, shards_of(digests, 256), strict=True):
-            found[top].append(position)
+    def _sorted(self, positions: Sequence[int], ranges: int) -> list[int]:
+        """Sort positions by the ranges of x that their digests are in."""
+        found: list[list[int]] = [[] for _ in range(ranges)]
+        of_each = shards_of([self.digests[each] for each in positions], ranges)
+        for position, number in zip(positions, of_each, strict=True):
+            found[number].append(position)
         return list(chain.from_iterable(found))
 
     def _call(self, shard: int, positions: Sequence[int]) -> OpenCall:

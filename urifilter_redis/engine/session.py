@@ -19,7 +19,7 @@ from urifilter_redis.engine.topology import GIVEN, Routes
 from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.protocol.call_ids import CallIds, ServerClock
 from urifilter_redis.protocol.calls import Arguments, CallBuilder
-from urifilter_redis.protocol.config import Config
+from urifilter_redis.protocol.config import Config, Sorting
 from urifilter_redis.protocol.keys import FilterKeys
 from urifilter_redis.protocol.meta import View, opened_by
 
@@ -71,7 +71,7 @@ class Session:
         uid: the filter's uid; empty before the filter is opened or made.
         config: the filter's configuration; like the next two it is there once the filter is opened or made.
         digester: makes the digests of items.
-        sorted_beyond: see ``Config``.
+        sorting: see ``Config``.
         turned_by_inserts: see ``Config``; False before the filter is opened or made.
         freed_at: the time by ``monotonic`` at which the server has freed what the last turn let go.
     """
@@ -100,7 +100,7 @@ class Session:
     uid: str = ""
     config: Config = field(init=False)
     digester: Callable[[Sequence[object]], list[bytes]] = field(init=False)
-    sorted_beyond: int | None = field(init=False)
+    sorting: Sorting | None = field(init=False)
     turned_by_inserts: bool = False
     freed_at: float = 0.0
     _unchecked: bool = False
@@ -153,7 +153,7 @@ class Session:
         if config.uid != self.uid:
             self.near = near_cache_of(self.near_cache, config)
         self.uid, self.config, self._first_view, self._builders = config.uid, config, view, {}
-        self.turned_by_inserts, self.sorted_beyond = config.turned_by_inserts, config.sorted_beyond
+        self.turned_by_inserts, self.sorting = config.turned_by_inserts, config.sorting
         self.digester = make_digester(config.normalize, config.hash, config.seed, config.rules)
 
     def view(self, shard: int) -> View:

@@ -148,7 +148,7 @@ def batch_of(  # noqa: PLR0913 - likewise
         digests,
         shards=config.shards,
         cut=functools.partial(_call_size, session, command, call_key is not None),
-        sorted_beyond=session.sorted_beyond,
+        sorting=session.sorting,
         client=session.ids.client,
         max_age=max_age or 0,
         key=key,
@@ -170,7 +170,7 @@ def combined_of(session: Session, singles: Sequence[PendingCall]) -> CombinedCal
         [single.batch.packed for single in singles],
         shards=session.config.shards,
         cut=functools.partial(_call_size, session, first.command, False),  # noqa: FBT003 - under no call key
-        sorted_beyond=session.sorted_beyond,
+        sorting=session.sorting,
         client=session.ids.client,
         max_age=first.max_age,
     )
@@ -202,7 +202,7 @@ def _resume(session: Session, command: str, digests: list[bytes], retry: UriFilt
 def distrust(session: Session, batch: Batch) -> None:
     """Open calls for the items of a batch that the near cache has answered; see ``Batch.distrust``."""
     config, cut = session.config, functools.partial(_call_size, session, batch.command, False)  # noqa: FBT003
-    batch.distrust(config.shards, cut, session.sorted_beyond)
+    batch.distrust(config.shards, cut, session.sorting)
 
 
 def new_pairs(batch: Batch) -> list[tuple[Any, bytes]]:

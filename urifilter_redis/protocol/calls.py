@@ -49,7 +49,8 @@ APART = 0.1
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
 
-#: Items a segment from which on a call names all segments between the first and the last that its items may belong to.
+#: Items a segment from which on a call names all segments from the first to the last that its items may belong to, by
+#: the least and the greatest last byte of their digests.
 #: To find those without an item would take the client longer than the server takes for their keys.
 ITEMS_A_SEGMENT = 5
 
@@ -84,7 +85,7 @@ class Call:
 class SegmentNames:
     """The keys of the live slices of a shard, from oldest to newest: of each the segments that some items belong to.
 
-    Of many items that lie close together there may be segments between those of others that none belongs to.
+    Beside the segments of many items there may be some that none belongs to; see ``ITEMS_A_SEGMENT``.
 
     Attributes:
         all: the keys for any items; None: slices have several segments, so that it depends on the items.

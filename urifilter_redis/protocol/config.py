@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Required, TypedDict, cast
+from typing import Any, NamedTuple, Required, TypedDict, cast
 
 from urifilter_redis.bloom.digest import HASHES, new_seed
 from urifilter_redis.bloom.normalize import NORMALIZATIONS
@@ -23,7 +23,7 @@ from urifilter_redis.bloom.retention import (
     size_first,
 )
 from urifilter_redis.bloom.rules import RulesGiven, canonical_rules, sha256_of
-from urifilter_redis.bloom.sizing import REDISBLOOM, Slice
+from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, most_grown
 from urifilter_redis.bloom.url_parts import BY_PARTS, PARAMETER_LIST
 from urifilter_redis.checks import check_among, check_least, is_whole
 from urifilter_redis.errors import ConfigMismatch, UriFilterError
@@ -35,6 +35,18 @@ FORMAT = 1
 
 #: Most slices of a ring of layout redisbloom.
 MODULE_SLICES = 4
+
+
+class Sorting(NamedTuple):
+    """How the items of a list are sorted; equal ones keep their order.
+
+    Attributes:
+        ranges: the ranges of x, the bits that choose segments, into which they are put.
+        beyond: how many calls of a shard its items are to fill for that.
+    """
+
+    ranges: int
+    beyond: int
 
 
 class FilterSettings(TypedDict, total=False):
@@ -270,16 +282,18 @@ class Config(Shape):
         return self.retention in TIMED and not self.has_backend
 
     @property
-    def sorted_beyond(self) -> int | None:
-        """Beyond how many calls of a shard its items are sorted by segment; None: never.
+    def sorting(self) -> Sorting | None:
+        """How the items of a list are sorted before they are cut into calls; None: they keep their order.
 
         Where a slice of a shard has several segments (of a growing filter it may get them), the items of a call are
-        neighbours if there are several calls. In layout redisbloom those of one call are sorted, too: its scripts ask
-        the module segment by segment.
+        neighbours. The scripts of layout redisbloom ask the module segment by segment: so they want these in order.
         """
-        if self.segments == self.shards and self.retention != "growing":
+        grows = self.retention == "growing"
+        if self.segments == self.shards and not grows:
             return None
-        return 0 if self.layout == "redisbloom" else 1
+        if self.layout == "redisbloom":
+            return Sorting(most_grown(size_first(self)) if grows else self.segments, beyond=0)
+        return Sorting(256, beyond=1)
 
     @property
     def settings(self) -> FilterSettings:
