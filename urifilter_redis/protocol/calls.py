@@ -103,6 +103,8 @@ class SegmentNames:
         if self.all is not None:
             return self.all
         packed, found = digests if isinstance(digests, bytes) else b"".join(digests), list[str]()
+        if len(packed) == SIZE:  # soonest for a single call
+            return tuple([row[shard_of(packed, self._shards * len(row)) % len(row)] for row in self._rows])
         tops, shards = packed[SIZE - 1 :: SIZE], self._shards
         few = len(tops) < ITEMS_A_SEGMENT
         low, high = (0, 0) if few else (min(tops), max(tops))
