@@ -18,7 +18,7 @@ if rows then
   -- whole runs of it.
   -- ask: redis.call or redis.pcall. places: those of the digests in the call; nil: all of its items are asked about, or
   -- the first few.
-  -- Returns the answers; err of it says why there are no more.
+  -- Returns the answers, and why there are no more.
   ask_row = function(ask, command, n, digests, places)
     local found, row, size, last = {}, rows[n], #digests, 0
     local share = row.share / rows[LAST_SLICE].share
@@ -35,8 +35,7 @@ if rows then
         found[j] = part[j - first + 1]
       end
       if found[last] ~= 0 and found[last] ~= 1 then
-        found.err = part.err
-        return found
+        return found, part.err
       end
     end
     return found
@@ -106,15 +105,19 @@ if #adding > 0 then
   else
     call('HSET', KEYS[1], 'inserted', inserted + 1)
   end
-  local found = rows and ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, spots)
-    or redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
+  local found, why
+  if rows then
+    found, why = ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, spots)
+  else
+    found = redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
+    why = found.err
+  end
   -- Nothing was tested: so 1 stands for new until the loop has come there. (Of an order this makes a list of its length.)
   ages = ages or (order and { unpack(order) } or found)
   for j = 1, #adding do
     local was, i = found[j], spots and spots[j] or j
     if was ~= 0 and was ~= 1 then
-      failed = found.err or (was and was.err) or 'BF.MADD gave no answer about an item'
-      found.err = nil -- the list may be ages, and so the reply
+      failed = why or (was and was.err) or 'BF.MADD gave no answer about an item'
       local lacking = {}
       for left = j, #adding do
         ages[spots and spots[left] or left], lacking[adding[left]] = UNANSWERED, true

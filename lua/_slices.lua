@@ -20,8 +20,8 @@ if phase == 'restoring' then
 end
 local units, at, LAST_SLICE, all_named, rows, segment_of = {}, 1, #KEYS, true
 if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice has the most segments
-  local shard, shards = string.match(shard_of, '^(%d+)/(%d+)$')
   local match, LAST_KEY = string.match, #KEYS
+  local shard, shards = match(shard_of, '^(%d+)/(%d+)$')
   rows, LAST_SLICE = {}, FIRST_SLICE - 1
   segment_of = function(n, d3)
     local row = rows[n]
@@ -30,7 +30,7 @@ if string.sub(listed, -2) ~= ':1' then -- of a growing filter the newest slice h
   end
   local i = FIRST_SLICE
   while i <= LAST_KEY do
-    local name, size, bytes, segments, after = string.match(listed, '^([^:]+):(%d+):(%d+):(%d+) ?()', at)
+    local name, size, bytes, segments, after = match(listed, '^([^:]+):(%d+):(%d+):(%d+) ?()', at)
     local first, row, last, named = base .. (name or ''), { share = shards * (segments or 1) / 4294967296 }, -1, i
     local dotted, before, most = first .. '.', shard * (segments or 1), tonumber(segments)
 -- @if no redisbloom

@@ -127,12 +127,13 @@ def row(request, client):
 def test_failure_in_a_segment(client, row, sorts):
     """Items of earlier segments are answered, and some of its own; nothing else was written."""
     shard, of = row
-    count = 12 if sorts else 8
-    items = [item for three in zip(*(each[:count] for each in of.values()), strict=True) for item in three]
     if sorts:  # as clients send them, and more than are all looked for first
-        items = [item for each in of.values() for item in each[:count]]
+        count, items = 12, [item for each in of.values() for item in each[:12]]
+        again, of_again = items[-1:], [UNANSWERED]
+    else:
+        count, items = 8, [item for three in zip(*(each[:8] for each in of.values()), strict=True) for item in three]
+        again, of_again = items[:3], [1, UNANSWERED, UNANSWERED]
     call_id = shard.call_id()
-    again, of_again = (items[-1:], [UNANSWERED]) if sorts else (items[:3], [1, UNANSWERED, UNANSWERED])
     told = shard.call(made := shard.made("insert", [*items, *again], call_id))
     expected = dict.fromkeys([*of[0][:count], *of[1][:5]], 0)
     assert told == [*(expected.get(item, UNANSWERED) for item in items), *of_again]

@@ -398,9 +398,9 @@ class Uncut:
         positions = self._positions(end)
         calls: list[OpenCall] = []
         left: dict[int, Sequence[int]] = {}
+        sorting = self.sorting
         for shard, some in sorted(positions.items()):
             size = self.size(shard)
-            sorting = self.sorting
             all_of_it = self._sorted(some, sorting.ranges) if sorting and len(some) > sorting.beyond * size else some
             count = len(all_of_it) if last else len(all_of_it) // size * size
             calls += [self._call(shard, all_of_it[start : start + size]) for start in range(0, count, size)]

@@ -49,9 +49,9 @@ APART = 0.1
 #: works; if it dies, another takes over after this time.
 LEASE = 60.0
 
-#: Items a segment from which on a call names all segments from the first to the last that its items may belong to, by
-#: the least and the greatest last byte of their digests.
-#: To find those without an item would take the client longer than the server takes for their keys.
+#: From so many items for each of the segments from the first to the last that they may belong to, by the least and the
+#: greatest last byte of their digests, a call names all of these. To find those without an item would take the client
+#: longer than their keys take the server.
 ITEMS_A_SEGMENT = 5
 
 #: The call id of a call that is not recorded.
@@ -102,21 +102,19 @@ class SegmentNames:
         """Return the keys for items of the shard, given by their digests."""
         if self.all is not None:
             return self.all
-        packed, found = digests if isinstance(digests, bytes) else b"".join(digests), list[str]()
+        packed, shards, found = digests if isinstance(digests, bytes) else b"".join(digests), self._shards, list[str]()
         if len(packed) == SIZE:  # soonest for a single call
-            return tuple([row[shard_of(packed, self._shards * len(row)) % len(row)] for row in self._rows])
-        tops, shards = packed[SIZE - 1 :: SIZE], self._shards
-        few = len(tops) < ITEMS_A_SEGMENT
-        low, high = (0, 0) if few else (min(tops), max(tops))
+            return tuple([row[shard_of(packed, shards * len(row)) % len(row)] for row in self._rows])
+        tops = packed[SIZE - 1 :: SIZE]
+        low, high = min(tops, default=0), max(tops, default=0)
         for row in self._rows:  # the segments of a shard are neighbours
             total = shards * len(row)
-            if not few:
-                first, beyond = low * total >> 8, -(-(high + 1) * total >> 8)
-                if len(tops) >= ITEMS_A_SEGMENT * (beyond - first):
-                    own = shard_of(packed[:SIZE], shards) * len(row)
-                    found += row[max(0, first - own) : beyond - own]
-                    continue
-            found += [row[number % len(row)] for number in sorted(set(shards_of(packed, total)))]
+            first, beyond = low * total >> 8, -(-(high + 1) * total >> 8)
+            if len(tops) < ITEMS_A_SEGMENT * (beyond - first):
+                found += [row[number % len(row)] for number in sorted(set(shards_of(packed, total)))]
+            else:
+                own = shard_of(packed[:SIZE], shards) * len(row)
+                found += row[max(0, first - own) : beyond - own]
         return tuple(found)
 
 

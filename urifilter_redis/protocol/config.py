@@ -41,8 +41,8 @@ class Sorting(NamedTuple):
     """How the items of a list are sorted; equal ones keep their order.
 
     Attributes:
-        ranges: the ranges of x, the bits that choose segments, into which they are put.
-        beyond: how many calls of a shard its items are to fill for that.
+        ranges: the number of equal ranges of x, the bits that choose segments, by which they are sorted.
+        beyond: the items of a shard are sorted if so many calls are too few for them; 0: always.
     """
 
     ranges: int
@@ -291,9 +291,9 @@ class Config(Shape):
         grows = self.retention == "growing"
         if self.segments == self.shards and not grows:
             return None
-        if self.layout == "redisbloom":
+        if self.layout == REDISBLOOM:
             return Sorting(most_grown(size_first(self)) if grows else self.segments, beyond=0)
-        return Sorting(256, beyond=1)
+        return Sorting(256, beyond=1)  # by the last byte of a digest: soonest, and near enough
 
     @property
     def settings(self) -> FilterSettings:
