@@ -84,7 +84,7 @@ local fixed, phase, listed, inserted, changed = values[2], values[3], values[4],
 local longest = values[7]
 local owner, K, policy, shard_of
 if values[1] == '1' and fixed then
-  owner, K, policy, shard_of = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+)$')
+  owner, K, policy, shard_of = string.match(fixed, '^(%x+) $layout (%d+) (%S+) (%S+) *$')
 end
 if owner ~= uid or ('$k' ~= '' and K ~= '$k') then
   local found = call('HGET', KEYS[1], 'uid')

@@ -56,13 +56,14 @@ local age_in, oldest_age
 
 if ARGV[2] ~= '-' then return redis.error_reply('BADARG the call id is - here') end
 local any_forgotten, unpack_digest = changed and call('EXISTS', KEYS[2]) == 1, struct.unpack
+-- @if no redisbloom
 local ages = {}
 for i = 1, count do
--- @if no redisbloom
   ages[i] = age_in(unpack_digest('<I4I4I4I4', packed, i * 16 - 15))
 -- @end if
 -- @if redisbloom
-  ages[i] = tested[i]
+local ages = tested
+for i = 1, (any_forgotten or CLAIMS == 1) and count or 0 do
 -- @end if
   if any_forgotten and ages[i] > 0 and call('ZSCORE', KEYS[2], string.sub(packed, i * 16 - 15, i * 16)) then
     ages[i] = 0
