@@ -36,46 +36,37 @@ end
 
 -- All items of a call are tested at once: in each slice those that no newer one has. So an item that is written later
 -- in the call must be noted in added_now.
--- Needs as well: adds_untested, ask_row.
+-- Needs as well: packed, adds_untested, runs_of, ask_row.
 -- Gives as well: all_items, tested (the age of each; nil: the only slice has none of the first few, and all count as
 -- absent), order (the places of all items, segment by segment; nil: they come in that order, as clients send them),
--- absent (the digests of age 0), places (of these; nil: as in all_items). It fills column_of.
+-- absent (the digests of age 0, segment by segment), places (of these; nil: as in all_items).
 local FEW, added_now, tested, age_of, order, places = 8, {}, nil, nil, nil, nil
 local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item
-local absent = all_items
+local absent, starts, segments = all_items, nil, nil
 if rows then
-  column_of = { unpack(all_items) } -- with its length from the beginning, because to fill an empty list takes longer
-  local byte, times, sorted, number, first, beyond = string.byte, rows[newest].share * 65536, true, 0, 0, 0
-  for i = 1, count do
-    local low, high = byte(packed, i * 16 - 1, i * 16)
-    local half = high * 256 + low
-    if half < first or half >= beyond then -- these are the first of the segment, and of the next: multiples of 16
-      sorted = sorted and half >= first
-      local place = (half - half % 16) * times
-      number = place - place % 1
-      first, beyond = number / times, (number + 1) / times
-      first, beyond = first + -first % 16, beyond + -beyond % 16
-    end
-    column_of[i] = number
-  end
-  if not sorted then
+  local ascend
+  starts, segments, ascend = runs_of(packed)
+  if not ascend then
     order, absent = {}, {}
-    for i = 1, count do
-      order[i] = i
+    local segment_at = {}
+    for run = 1, #starts do
+      for i = starts[run], (starts[run + 1] or count + 1) - 1 do
+        order[i], segment_at[i] = i, segments[run]
+      end
     end
     table.sort(order, function(one, other)
-      local difference = column_of[one] - column_of[other]
+      local difference = segment_at[one] - segment_at[other]
       return difference < 0 or difference == 0 and one < other
     end)
     for spot = 1, count do
       absent[spot] = all_items[order[spot]]
     end
-    places = order
+    starts, places = nil, order
   end
 end
 if adds_untested and count > 4 * FEW then
-  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, { unpack(absent, 1, FEW) }, order)
+  for _, found in ipairs(rows and ask_row(call, 'BF.MEXISTS', newest, { unpack(absent, 1, FEW) })
     or call('BF.MEXISTS', KEYS[newest], unpack(absent, 1, FEW))) do
     if found ~= 0 then adds_untested = false end
   end
@@ -83,7 +74,8 @@ else
   adds_untested = false
 end
 for n = adds_untested and oldest - 1 or newest, oldest, -1 do
-  local found = rows and ask_row(call, 'BF.MEXISTS', n, absent, places) or call('BF.MEXISTS', KEYS[n], unpack(absent))
+  local found = rows and ask_row(call, 'BF.MEXISTS', n, absent, starts, segments)
+    or call('BF.MEXISTS', KEYS[n], unpack(absent))
   local left, spots, last = {}, {}, 0
   tested = tested or (order and { unpack(order) } or found) -- of the newest slice 1 is the age, too
   for j = 1, #absent do
@@ -98,7 +90,7 @@ for n = adds_untested and oldest - 1 or newest, oldest, -1 do
       return redis.error_reply('MODULE BF.MEXISTS gave no answer about an item')
     end
   end
-  if last < #absent then absent, places = left, spots end
+  if last < #absent then absent, places, starts = left, spots, nil end
   if last == 0 then break end
 end
 

@@ -7,36 +7,59 @@
 
 -- @section common
 -- Gives: failed (why the module did not answer; nil: it did), UNANSWERED (the answer about an item that it did not
--- answer: the caller asks again under another id), column_of (place of an item -> the number of its segment in the newest
--- slice), ask_row (a function; nil: KEYS has one segment of each slice).
+-- answer: the caller asks again under another id); and if KEYS has several segments of a slice, two functions: runs_of,
+-- ask_row.
 local failed, refused
 local UNANSWERED = -2
-local column_of, ask_row
+local runs_of, ask_row
 if rows then
-  -- Asks the module about digests in slice n, those of each segment by one command, until it does not answer. They stand
-  -- segment by segment of the newest slice. Others have as many segments, or a half, a quarter and so on: so theirs are
-  -- whole runs of it.
-  -- ask: redis.call or redis.pcall. places: those of the digests in the call; nil: all of its items are asked about, or
-  -- the first few.
-  -- Returns the answers, and why there are no more.
-  ask_row = function(ask, command, n, digests, places)
-    local found, row, size, last = {}, rows[n], #digests, 0
-    local share = row.share / rows[LAST_SLICE].share
-    while last < size do
-      local first = last + 1
-      local place = column_of[places and places[first] or first] * share
-      local number = place - place % 1
-      local beyond = (number + 1) / share
+  local byte, newest_row = string.byte, rows[LAST_SLICE]
+  local times = newest_row.share * 65536 -- half a word of a digest -> the place of its segment in the newest slice
+
+  -- Finds the runs of packed digests that belong to one segment of the newest slice.
+  -- Returns where each begins, their segments, and whether these ascend.
+  runs_of = function(digests)
+    local starts, segments, ascend, runs, first, beyond = {}, {}, true, 0, 0, 0
+    for last = 16, #digests, 16 do
+      local low, high = byte(digests, last - 1, last)
+      local half = high * 256 + low
+      if half < first or half >= beyond then -- these are the first of the segment, and of the next: multiples of 16
+        ascend = ascend and half >= first
+        local place = (half - half % 16) * times
+        local segment = place - place % 1
+        first, beyond = segment / times, (segment + 1) / times
+        first, beyond = first + -first % 16, beyond + -beyond % 16
+        runs = runs + 1
+        starts[runs], segments[runs] = last / 16, segment
+      end
+    end
+    return starts, segments, ascend
+  end
+
+  -- Asks the module about digests in slice n, those of each segment by one command, until it does not answer. They come
+  -- in the order of the segments. Other slices than the newest have as many segments, or a half, a quarter and so on: so
+  -- theirs have whole runs of digests.
+  -- ask: redis.call or redis.pcall. starts, segments: the runs of the digests, if the caller knows them.
+  -- Returns the answers, and why there are no more. (A digest stands where there is no answer: a list that is as long
+  -- from the beginning takes less time to fill.)
+  ask_row = function(ask, command, n, digests, starts, segments)
+    if not starts then
+      starts, segments = runs_of(table.concat(digests))
+    end
+    local found, row, run, last = { unpack(digests) }, rows[n], 1, 0
+    local share = row.share / newest_row.share
+    while segments[run] do
+      local first, place = last + 1, segments[run] * share
+      local segment = place - place % 1
       repeat
-        last = last + 1
-      until last == size or column_of[places and places[last + 1] or last + 1] >= beyond
-      local part = ask(command, row[number], unpack(digests, first, last))
+        run = run + 1
+      until not segments[run] or segments[run] * share >= segment + 1
+      last = (starts[run] or #digests + 1) - 1
+      local part = ask(command, row[segment], unpack(digests, first, last))
       for j = first, last do
         found[j] = part[j - first + 1]
       end
-      if found[last] ~= 0 and found[last] ~= 1 then
-        return found, part.err
-      end
+      if found[last] ~= 0 and found[last] ~= 1 then return found, part.err end
     end
     return found
   end
@@ -107,7 +130,7 @@ if #adding > 0 then
   end
   local found, why
   if rows then
-    found, why = ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, spots)
+    found, why = ask_row(redis.pcall, 'BF.MADD', LAST_SLICE, adding, adding == absent and starts, segments)
   else
     found = redis.pcall('BF.MADD', KEYS[LAST_SLICE], unpack(adding))
     why = found.err
