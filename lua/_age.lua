@@ -39,7 +39,8 @@ end
 -- Needs as well: packed, adds_untested, runs_of, ask_row.
 -- Gives as well: all_items, tested (the age of each; nil: the only slice has none of the first few, and all count as
 -- absent), order (the places of all items, segment by segment; nil: they come in that order, as clients send them),
--- absent (the digests of age 0, segment by segment), places (of these; nil: as in all_items).
+-- absent (the digests of age 0, segment by segment), places (of these; nil: as in all_items), starts and segments (the
+-- runs of these, see runs_of; starts is nil where they are not known).
 local FEW, added_now, tested, age_of, order, places = 8, {}, nil, nil, nil, nil
 local all_items = { struct.unpack(string.rep('c16', count), packed) }
 all_items[count + 1] = nil -- the place behind the last item

@@ -40,8 +40,8 @@ if rows then
   -- in the order of the segments. Other slices than the newest have as many segments, or a half, a quarter and so on: so
   -- theirs have whole runs of digests.
   -- ask: redis.call or redis.pcall. starts, segments: the runs of the digests, if the caller knows them.
-  -- Returns the answers, and why there are no more. (A digest stands where there is no answer: a list that is as long
-  -- from the beginning takes less time to fill.)
+  -- Returns the answers, and why there are no more: the first that lacks is nil or an error. (Behind it digests may stand,
+  -- because a list that is as long from the beginning takes less time to fill.)
   ask_row = function(ask, command, n, digests, starts, segments)
     if not starts then
       starts, segments = runs_of(table.concat(digests))
@@ -119,7 +119,7 @@ end
 
 -- @section insert
 -- Adds the chosen items to today. An item that comes twice is new once.
--- Needs: call, inserted, timed, written, now, what common and choose give, and with claims take_out, delete_letter.
+-- Needs: call, inserted, timed, written, now, what age, common and choose give, and with claims take_out, delete_letter.
 -- Gives: added.
 local added, fresh, moved = 0, 0, {}
 if #adding > 0 then
@@ -167,6 +167,7 @@ if #adding > 0 then
   end
   if added == 0 then call('HSET', KEYS[1], 'inserted', inserted) end
   if failed and added == 0 then return refusal_of(failed) end
+  fresh = added
 end
 
 -- @section test

@@ -235,9 +235,9 @@ if not tried and string.find(policy, '/last-seen', 1, true) then
 end
 -- @end if
 
--- @include "_count.lua" count
+local answers = fresh == count and 0 or added > 0 and ages or nil
 
-local answers = added > 0 and ages or nil
+-- @include "_count.lua" count
 
 -- @include "_call.lua" record
 

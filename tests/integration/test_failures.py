@@ -205,6 +205,22 @@ def test_damaged_meta_of_an_open_filter(any_server, damage):
         assert dumped(admin) == before
 
 
+@pytest.mark.parametrize("retention", [{}, {"retention": "ring", "slices": 2, "period": "1d"}])
+def test_meta_is_a_hash_table(any_server, admin, retention):
+    """A list would be searched from its start for each field that a call reads. Meta that is one works all the same."""
+    with UriFilter.create("news", redis=any_server.url, capacity=1000, **retention) as news:
+        meta = "urifilter:{news:0}:meta"
+        assert admin.object("encoding", meta) == b"hashtable"
+        assert news.insert("a")
+        admin.hset(meta, "fixed", admin.hget(meta, "fixed").rstrip())
+    with UriFilter.open("news", redis=any_server.url) as news, news.claims() as mine:
+        assert [news.insert(each) for each in "ab"] == [False, True]
+        assert mine.claim("c")
+        scripts = admin.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert not mine.outstanding()
+        assert admin.info("commandstats")["cmdstat_evalsha"]["calls"] == scripts
+
+
 @pytest.fixture
 def ask(clients):
     """Open a filter and ask it something; if it were tried again and again, the message would say so."""
