@@ -1,7 +1,8 @@
 """A job of Spark that marks URLs while its tasks fail: ``python spark_job.py FOLDER ROWS DISTINCT FAULTS``.
 
 FAULTS is ``fail``: the first attempts of some partitions fail at their third batch. They raise, or their process is
-killed, before or after they inserted. FAULTS is ``slow``: the first attempt of partition 7 waits there for a second.
+killed, before or after they inserted; that of partition 7 waits there to be killed from outside, and the file
+``waits-`` has the number of its process. FAULTS is ``slow``: the first attempt of partition 7 waits there for a second.
 The last line is what was found, as JSON. ``spark_unique`` is on the path.
 """
 
@@ -63,6 +64,9 @@ class Faulty:
         if self.slow and partition == 7 and attempt == 0:
             while not list(self.folder.glob("attempt-7-[1-9]")):
                 time.sleep(0.05)
+        if not self.slow and partition == 7 and attempt == 0 and when == "after":
+            (self.folder / f"waits-{os.getpid()}").touch()
+            time.sleep(3600)
         if not self.slow and attempt == 0 and FAULTS.get(partition, (None, None))[1] == when:
             (self.folder / f"failed-{partition}").touch()
             if FAULTS[partition][0] == "kill":
