@@ -8,7 +8,7 @@
 -- A * behind the id: the caller turns the shard if the answer is DUE.
 -- A = and 16 hex digits behind that: the digest of the whole request, of which this call has a part, maybe no item. They
 -- belong to the items, so that another request under this id is refused.
--- A record is cmsgpack: sequence, time, count, items and the answers: 0 if all are 0, and none if the call changed nothing.
+-- A record is cmsgpack: sequence, time, count, items and the answers (0: all are 0; none: the call changed nothing).
 -- Its items are SCOPE, the request, and then the digest of a single item; of several items the SHA-1 of all that.
 -- A restore brings back records whose items the bitmaps lack: those of calls that came after the bitmaps were read. So
 -- a repeat of a call from before the last restore inserts what it answered as new, unless that was forgotten since.

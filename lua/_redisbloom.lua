@@ -120,7 +120,7 @@ end
 -- @section insert
 -- Adds the chosen items to today. An item that comes twice is new once.
 -- Needs: call, inserted, timed, written, now, what age, common and choose give, and with claims take_out, delete_letter.
--- Gives: added.
+-- Gives: added, fresh (as many: a filter of this layout has no last-seen), moved (none).
 local added, fresh, moved = 0, 0, {}
 if #adding > 0 then
   if timed then

@@ -142,7 +142,7 @@ def _inspect(session: Session, holdings: Holdings, shards: Sequence[int], record
     again: list[int] = []
     columns = zip(shards, *(replies[n::7] for n in range(7)), strict=True)
     for shard, time, in_flight, owned, earliest, latest, recorded, fixed in columns:
-        if (fixed or b"").split() != session.config.fixed(shard).encode().split():
+        if (fixed or b"").rstrip() != session.config.fixed(shard).encode():
             yield from ask(session, claims.beat(session.config.uid, session.keys.shard(shard), holdings.holding))
         now = time_of(time)
         longest = max(session.view(shard).claims, 1000 * claims.LEASE_OF_MANY)
