@@ -231,7 +231,8 @@ def test_an_object_drops_its_own(scene):
     scene.set()
     with UriFilter.open("news", **scene.where) as old:
         drop_filter("news", **scene.where)
-        UriFilter.create("news", **scene.where, **SETTINGS).close()
+        with UriFilter.create("news", **scene.where, **SETTINGS) as new:
+            new.checkpoint()
         with pytest.raises(ConfigMismatch, match="dropped and created anew since it was opened"):
             old.drop()
         scene.check_whole(seen=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pickle
@@ -12,14 +13,17 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from support import cli
+from support.archives import let_restorers_die
 from support.in_flight import Holder, in_flight
 from support.killer import name_of
 from support.servers import Saved
 from support.shard_keys import shard_key
 
 from urifilter_redis import ArchiveCorrupt, AsyncUriFilter, ConfigMismatch, Restoring, SliceLost, UriFilter, drop_filter
+from urifilter_redis.bloom import sizing
 from urifilter_redis.engine import driver
 from urifilter_redis.engine.steps import Send
+from urifilter_redis.errors import FilterNotFound
 from urifilter_redis.flows import restore
 from urifilter_redis.protocol.outcomes import Unanswered
 from urifilter_redis.storage.backends import named_backend
@@ -150,6 +154,38 @@ def test_interrupted_at_each_step(any_server, folder, beats, monkeypatch, kind, 
         steps.at(0, how)
         scene.check()
     assert stopped == (0 if how == "reply lost" else len(points))
+
+
+@pytest.mark.sampled
+def test_a_server_that_comes_back_older_meanwhile(any_server, folder, monkeypatch, sample):
+    """After some step it is again as it was before an earlier one: no step that it lost is missing in the end."""
+    scene, perform = Scene(any_server, folder), driver.perform_step
+    taken, kept, number, snapshot, back = 0, None, 0, 0, 0
+
+    def counted(step, connector):
+        nonlocal kept, number
+        if isinstance(step, Send):
+            number += 1
+            if number == snapshot:
+                kept = Saved(any_server)
+            elif number == back:
+                kept.bring_back()
+        return perform(step, connector)
+
+    monkeypatch.setattr(driver, "perform_step", counted)
+    scene.set("empty")
+    scene.open()
+    pairs = [(first, later) for first in range(2, number) for later in range(first + 1, number + 1)]
+    for pair in sample(pairs, 12, most=150):
+        scene.set("empty")
+        number, (snapshot, back) = 0, pair
+        with contextlib.suppress(FilterNotFound):  # the shard that is written was not there yet
+            scene.open()
+        taken += number > back
+        snapshot = back = 0
+        let_restorers_die(any_server)
+        scene.check()
+    assert taken
 
 
 def test_given_up_while_it_is_written(any_server, folder, beats, monkeypatch):
@@ -315,6 +351,89 @@ def test_a_lost_bitmap_without_a_checkpoint(server, folder, kind):
     assert "no checkpoint of it" in done.error
     assert not server.ask("exists", shard_key("news", 1, 2, "today"))
     assert server.ask("hget", shard_key("news", 0, 2, "meta"), "phase") in {"idle", b"idle"}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("kind", ["meta", "shard 0", "all"])
+def test_lost_before_the_first_checkpoint(server, folder, shards, kind):
+    """A filter that was made once is never made anew, empty; its bitmaps stay; after a drop it may be."""
+    where = {"redis": server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000, shards=shards) as news:
+        assert set(news.insert_ages(SEEN)) == {0}
+    pattern = {"all": "*", "meta": shard_key("news", 0, shards, "meta"), "shard 0": shard_key("news", 0, shards, "*")}
+    with server.client() as admin:
+        admin.delete(*admin.keys(pattern[kind].translate({ord("{"): "[{]", ord("}"): "[}]"})))
+        left = sorted(admin.keys())
+        for attempt in (UriFilter.open, partial(UriFilter.create, capacity=2000, shards=shards)):
+            with pytest.raises(SliceLost, match="shard 0 has LOST meta, and the archive has no checkpoint"):
+                attempt("news", **where)
+        assert sorted(admin.keys()) == left
+    drop_filter("news", **where)
+    with UriFilter.create("news", **where, capacity=2000, shards=shards) as news:
+        assert set(news.insert_ages(SEEN)) == {0}
+
+
+def test_noted_as_made_by_the_next_client(any_server, folder, monkeypatch):
+    """The creator may have died before it could note it."""
+    where = {"redis": any_server.url, "archive": folder}
+    with monkeypatch.context() as dead:
+        dead.setattr(driver, "perform_step", stop_after("restore finish", driver.perform_step))
+        with pytest.raises(Stop):
+            UriFilter.create("news", **where, capacity=2000)
+    with UriFilter.open("news", **where) as news:
+        news.insert("a")
+    any_server.ask("flushall")
+    with pytest.raises(SliceLost, match="has LOST meta"):
+        UriFilter.open("news", **where)
+
+
+def stop_after(name: str, perform):
+    """Return a ``perform_step`` that stops after the step of that name."""
+
+    def stopping(step, connector):
+        outcome = perform(step, connector)
+        if name_of(step) == name:
+            raise Stop
+        return outcome
+
+    return stopping
+
+
+def test_kept_counters_that_are_lost_meanwhile(any_server, folder, monkeypatch):
+    """A restorer kept a bitmap of a newer Redis, and died; then that one was lost, too: the archive's is used."""
+    where = {"redis": any_server.url, "archive": folder}
+    monkeypatch.setattr(sizing, "SEGMENT_LIMIT", 3000)
+    with UriFilter.create("news", **where, capacity=500, layout="counting") as news:
+        assert news.config.segments > 1
+        news.insert_many(SEEN)
+        news.checkpoint()
+        news.insert("newer")
+    lost = [shard_key("news", 0, 1, name) for name in ("today.1", "today")]
+    any_server.ask("delete", lost[0])
+    with monkeypatch.context() as dead:
+        dead.setattr(driver, "perform_step", stop_after("restore arrange", driver.perform_step))
+        with pytest.raises(Stop):
+            UriFilter.open("news", **where)
+    assert any_server.ask("hget", shard_key("news", 0, 1, "meta"), "kept") in {"today", b"today"}
+    any_server.ask("delete", lost[1])
+    with UriFilter.open("news", **where) as news:
+        assert 0 not in news.ages(SEEN)
+
+
+def test_older_counters_stay(any_server, folder):
+    """They lack what was inserted after their own last checkpoint: the loss is told from its beginning on."""
+    where = {"redis": any_server.url, "archive": folder}
+    with UriFilter.create("news", **where, capacity=2000, layout="counting") as news:
+        news.insert_many(SEEN[:100])
+        first = news.checkpoint()
+        older = Saved(any_server)
+        news.insert_many(SEEN[100:])
+        last = news.checkpoint()
+        older.bring_back()
+        news.insert("later")
+    with UriFilter.open("news", **where) as news:
+        assert news.ages(SEEN).count(0) == 200
+        assert first.begun <= news.info().loss.since < last.begun
 
 
 def test_another_filter_in_the_archive_by_now(server, folder):

@@ -306,6 +306,29 @@ def test_slices_that_turn_meanwhile(any_server, settings, who, sample):
         source.drop()
 
 
+@pytest.mark.sampled
+def test_our_server_comes_back_older(make_server, sample):
+    """It is killed between two steps, and comes back as it was some steps before: the union begins anew."""
+    with make_server() as server:
+        target, source = pair(server, capacity=60_000)
+        source.insert_many(range(1000))
+        with server.client() as admin:
+            target.union("monday")  # the scripts are loaded now
+            steps = sum(1 for _ in pipelines(union.union(target._session, ["monday"]), target._connector))
+            assert steps > 6
+            for count in sample(range(3, steps), 3, most=8):
+                target.drop()
+                target = UriFilter.create("all", redis=server.url, **target.settings)
+                running = pipelines(union.union(target._session, ["monday"]), target._connector)
+                list(itertools.islice(running, 2))
+                admin.save()
+                list(itertools.islice(running, count - 2))
+                server.kill()
+                server.start()
+                list(running)
+                assert 0 not in target.ages(range(1000)), count
+
+
 def test_a_rotation_that_somebody_left(any_server):
     """The union finishes it first."""
     target, source = pair(any_server, retention="rolling", slices=3, period="1d")

@@ -63,7 +63,7 @@ def lose_items(shard) -> None:
     shard.call(calls.refill("replies", shard.config.uid, KEYS, "a", number=1, data=data))
     with pytest.raises(ResponseError, match="^RESTORING "):  # the answer is not given while its items are missing
         shard.ask("insert", A + B + C, shard.call_id())
-    restore(shard, "finish", fields=["phase", "idle"], names=["today"])
+    restore(shard, "finish", timeline="1", fields=["phase", "idle"], names=["today"])
 
 
 LAYOUTS = {"blocked": (12, 100), "classic": (7, 9000), "counting": (7, 9000)}
@@ -153,8 +153,9 @@ def test_a_record_of_a_clock_that_was_ahead(shard):
     assert shard.ask("insert", A + B, call_id) == [0, 0]
     shard.age(0, -60_000)
     restore(shard, "begin", timeline="")
+    arrange(shard)
     shard.client.set(KEYS.slice("today"), empty)
-    restore(shard, "finish", fields=["phase", "idle"], names=["today"])
+    restore(shard, "finish", timeline="0", fields=["phase", "idle"], names=["today"])
     assert shard.ask("insert", A + B, call_id) == [0, 0]
     assert shard.ask("contains", A + B) == [1, 1]
 
@@ -166,3 +167,31 @@ def test_arranged_twice(shard):
     for _ in range(2):
         assert restore(shard, "arrange", fields=["before", "idle"], names=["today", "history_1"]) == 1
     assert shard.client.strlen(KEYS.slice("history_1")) == size
+
+
+@pytest.mark.parametrize("at", ["arrange", "piece", "records"])
+def test_a_server_that_came_back_older(shard, at):
+    """It lacks the steps after its snapshot: the next step, or finish, is refused, and another restore begins anew."""
+    snapshot = dict[bytes, bytes]()
+
+    def step(name: str, number: int, **more) -> None:
+        shard.call(calls.refill(name, shard.config.uid, KEYS, "a", number=number, **more))
+
+    restore(shard, "begin", timeline="")
+    for name in ("arrange", "piece", "records"):
+        if at == name:
+            snapshot = {key: shard.client.dump(key) for key in shard.client.keys()}
+        if name == "arrange":
+            arrange(shard)
+        elif name == "piece":
+            step("piece", 1, slices=[KEYS.slice("today")], data=[b"bits"])
+        else:
+            step("forget", 2, data=[1, A])
+    for key, value in snapshot.items():
+        shard.client.restore(key, 0, value, replace=True)
+    if at != "records":
+        with pytest.raises(ResponseError, match="^BADPHASE this server has lost steps before this one"):
+            step("forget", 3, data=[1, B])
+    with pytest.raises(ResponseError, match="^BADPHASE this server has lost steps of this restore"):
+        restore(shard, "finish", timeline="2", fields=["phase", "idle"], names=["today"])
+    assert phase(shard) == b"restoring"

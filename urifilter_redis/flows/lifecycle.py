@@ -34,7 +34,7 @@ from urifilter_redis.protocol.keys import FilterKeys, ShardKeys, is_name
 from urifilter_redis.protocol.outcomes import FORBIDDEN_KEY, nonsense, text_in, to_mapping
 from urifilter_redis.protocol.routing import for_node
 from urifilter_redis.storage import registry
-from urifilter_redis.storage.registry import check_registered, is_dropped, register, registered
+from urifilter_redis.storage.registry import check_registered, is_dropped, note_made, register, registered
 
 #: The position of a replica's state in the reply of ROLE.
 _STATE = 3
@@ -212,6 +212,7 @@ def _finish_making(session: Session, meta: dict[str, str]) -> Flow[None]:
     if session.backend is not None:
         yield from check_registered(session)
         yield from ensure(session)
+        yield from note_made(session)
 
 
 def _make_anew(session: Session, settings: Settings, *, large: bool, items: str | None) -> Flow[None]:
@@ -305,6 +306,7 @@ def _restore_registered(session: Session, config: Config) -> Flow[None]:
     session.learn(dict(zip(fields[::2], fields[1::2], strict=True)) | {"uid": config.uid})
     yield Work("note", functools.partial(registry.remember, session))
     yield from ensure(session)
+    yield from note_made(session)
     if (yield from is_dropped(session)):  # the restored shards are of a filter that was dropped meanwhile
         meta = yield from read_first(session)
         if meta.get("uid") == config.uid:

@@ -207,7 +207,7 @@ class _Restorer:
         self._shards: dict[int, _Found] = {}  # the shards that are taken, and neither finished nor given back
         self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
         self._beaten = time.monotonic()
-        self._steps = itertools.count(1)  # a step that comes once more, late, is known by its number
+        self._refilled = 0  # the steps of refill of the shard that is being written; their numbers show if one is lost
 
     def begin(self) -> Flow[None]:
         """Take the shards in order. The process that takes the first shard is the restorer of all."""
@@ -227,7 +227,7 @@ class _Restorer:
             SliceLost: a bitmap is lost, and the archive has no copy of it.
         """
         name = self._session.keys.name
-        complete = (yield from find_registration(self._backend, name)).complete
+        registration = yield from find_registration(self._backend, name)
         keys = yield from self._backend.keys(name)
         slices = [key for key in keys if (key.kind, key.uid) == ("slice", self._config.uid)]
         for shard, found in list(self._shards.items()):
@@ -235,20 +235,22 @@ class _Restorer:
             if not found.needs_restore():
                 yield from ask(self._session, self._call("cancel", shard))
                 del self._shards[shard]
-            elif complete and not found.archived.number:
+            elif registration.complete and not found.archived.number:
                 text = "its checkpoints are gone from the archive; if an import has not ended, end or repeat that"
                 raise ArchiveCorrupt(f"{self._session.where}: shard {shard}: {text}")
             else:
-                self._check_copies(shard, found)
+                self._check_copies(shard, found, made=registration.made)
         yield from check_registered(self._session)  # an unmounted archive must not pass for an empty one
 
-    def _check_copies(self, shard: int, found: _Found) -> None:
+    def _check_copies(self, shard: int, found: _Found, *, made: bool) -> None:
         """Check that a shard which was whole once has a copy of each bitmap that Redis has lost: none is made empty.
 
-        Shard 0 is made last, so the others were whole if it is there. One that was arranged was checked before that.
+        All shards of a filter that was ``made`` were whole. Shard 0 is made last: if it is there, the others were made.
+        A shard that was arranged was checked before that. Of a filter that is gone, closed slices are a copy, too.
         """
         first = self._shards.get(0)
-        if found.arranged or found.archived.checkpoint or (first is not None and first.ours is None):
+        gone = first is not None and first.ours is None
+        if found.arranged or found.archived.checkpoint or (gone and (found.archived.slices or not made)):
             return
         lost = "meta"
         if found.ours is not None:
@@ -292,7 +294,7 @@ class _Restorer:
         known = any(found.archived.checkpoint or found.archived.slices for found in self._shards.values())
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
-            self._writing = shard
+            self._writing, self._refilled = shard, 0
             noted.append((yield from self._restore(shard, found, loss=known)))
             del self._shards[shard]
             done.append(found.archived)
@@ -375,15 +377,16 @@ class _Restorer:
             found.worked = yield from worked_on(session, shard, found.ours, checkpoint)
         planned = plan(self._config, found.ours, found.present, found.archived, now=now, arranged=found.arranged)
         begun = checkpoint.begun if checkpoint else 0
-        lost = loss_note(found.ours, now, begun) if loss else ""
-        state, doomed = replace(planned.state, lost=lost), planned.doomed
-        names, moves = state.view.names, planned.moves
+        names, moves, doomed = planned.state.view.names, planned.moves, planned.doomed
         if found.ours is None:  # bitmaps without meta may be of any filter
             doomed = names
         elif self._config.layout == "counting":
             kept = _keep_counters(found, planned)
             moves = [pair for pair in moves if pair[0] in kept]
             doomed = [name for name in names if name not in kept]
+            if kept and found.ours.checkpoint < found.archived.number:  # those lack what came after their checkpoint
+                begun = min(begun, found.ours.checkpointed)
+        state = replace(planned.state, lost=loss_note(found.ours, now, begun) if loss else "")
         for name in doomed:
             yield from self._refill("remove", shard, slices=[keys.slice(name)])
         created = checkpoint.state.get("created") if checkpoint else None
@@ -408,7 +411,8 @@ class _Restorer:
         counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
         values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
         fields = [str(each) for pair in values.items() for each in pair]
-        yield from ask(session, self._call("finish", shard, fields=fields, names=names))
+        last = str(self._refilled)
+        yield from ask(session, self._call("finish", shard, timeline=last, fields=fields, names=names))
         return state
 
     def _fill(self, shard: int, slice_: Slice, segment: int, planned: Plan, newer: str) -> Flow[bool]:
@@ -445,7 +449,8 @@ class _Restorer:
 
     def _refill(self, step: str, shard: int, **more: Any) -> Flow[int]:
         keys = self._session.keys.shard(shard)
-        call = calls.refill(step, self._config.uid, keys, self.token, number=next(self._steps), **more)
+        self._refilled += 1
+        call = calls.refill(step, self._config.uid, keys, self.token, number=self._refilled, **more)
         (reply,) = yield from ask(self._session, call)
         return int(reply)
 
@@ -461,6 +466,7 @@ def _keep_counters(found: _Found, planned: Plan) -> set[str]:
     """Return the bitmaps of counters that stay as they are: counters cannot be merged with those of a checkpoint."""
     if found.kept is None:
         found.kept = found.present if found.worked else set()
+    found.kept &= found.present  # one may have been lost since an earlier restorer chose them
     for name in found.kept:
         planned.sources[name].clear()
     if found.kept:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.checks import check_flag
-from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned
+from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned, server_run
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import (
@@ -225,9 +225,13 @@ def _fill_together(rows: Sequence[tuple[Session, ShardKeys, Slice]], *, exactly:
 
 
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
-    """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated."""
-    added = 0.0
+    """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated.
+
+    Likewise if our server restarts, or another takes its place: it may have come back without what was merged.
+    """
+    added, key = 0.0, session.keys.shard(shard).meta
     while True:
+        run = yield from server_run(session, key)
         theirs = yield from _state_of(source, shard)
         if session.config.retention == "growing":
             yield from _grow_to(session, shard, len(theirs.view.slices))
@@ -237,7 +241,8 @@ def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
             added += yield from _merge_states(session, _Pair(source, shard, ours, theirs))
         except RotationConflict:
             continue
-        if not (yield from _has_changed(source, shard, theirs)):
+        changed = yield from _has_changed(source, shard, theirs)
+        if not changed and (yield from server_run(session, key)) == run:
             return added
 
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("urifilter_redis")
 
-#: The note beside a registration (see ``documents``) once every shard has had a checkpoint.
-_COMPLETE = 1
+#: The notes beside a registration (see ``documents``) once every shard has had a checkpoint, and before that once every
+#: shard was made.
+_COMPLETE, _MADE = 1, 2
 
 #: The exceptions of an unusable folder.
 _UNUSABLE = (OSError, UnicodeError)
@@ -172,6 +173,19 @@ def note_complete(backend: Backend, name: str) -> Flow[None]:
         yield from backend.swap(Key(name), known.text, documents.dump(found, _COMPLETE))
 
 
+def note_made(session: Session) -> Flow[None]:
+    """Note that every shard was made. From then on a shard that is missing counts as lost, and not as half made.
+
+    An archive that this user may not write to is no reason to fail: the next client, or a checkpoint, notes it.
+    """
+    backend, name = require_archive(session), session.keys.name
+    known = yield from find_registration(backend, name)
+    found = known.registration
+    if found is not None and found.config.uid == session.config.uid and not (found.dropped or known.made):
+        with contextlib.suppress(ArchiveError):
+            yield from backend.swap(Key(name), known.text, documents.dump(found, _MADE))
+
+
 def is_complete(text: bytes | None) -> bool:
     """Whether every shard should have a checkpoint, by the note in the text of the filter's registration."""
     return documents.note_of(text) == _COMPLETE
@@ -228,12 +242,14 @@ class Found:
         text: its text, to pass to ``swap`` as ``old``; None: there is none.
         registration: the registration; if it is damaged, the one of the newest checkpoint.
         complete: whether every shard should have a checkpoint: each has had one, or an import brings it.
+        made: whether every shard was made once, so that one that is missing is lost.
         problem: why it was taken from a checkpoint; otherwise empty.
     """
 
     text: bytes | None
     registration: Registration | None
     complete: bool = False
+    made: bool = False
     problem: str = ""
 
 
@@ -255,8 +271,8 @@ def find_registration(backend: Backend, name: str) -> Flow[Found]:
         kept, complete = yield from _kept(backend, name)
         if kept is None:
             raise
-        return Found(text, kept, complete, f"{error}: the newest checkpoint has it, too")
-    return Found(text, found, is_complete(text))
+        return Found(text, kept, complete, made=True, problem=f"{error}: the newest checkpoint has it, too")
+    return Found(text, found, is_complete(text), made=documents.note_of(text) in {_COMPLETE, _MADE})
 
 
 def _loaded(text: bytes, problem: str, what: str) -> Registration:
@@ -294,7 +310,7 @@ def _write_anew(backend: Backend, name: str, found: Found) -> Flow[None]:
     """Write a damaged registration anew, unless this user may not write the archive: it is found again then."""
     assert found.registration is not None  # noqa: S101 - it was found
     try:
-        made = documents.dump(found.registration, _COMPLETE if found.complete else 0)
+        made = documents.dump(found.registration, _COMPLETE if found.complete else _MADE)
         written = yield from backend.swap(Key(name), found.text, made)
     except ArchiveError as error:
         log.warning("%s; it cannot be written anew: %s", found.problem, error)
