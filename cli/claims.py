@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from .common import (
     columns,
     counted,
     filter_name,
+    json_item,
     moment,
     option_type,
     packed,
@@ -446,7 +446,7 @@ def _print_list(
     shown = found[:limit]
     if options.json:
         print_json(
-            [asdict(each) | {"item": _json_item(each.item), "payload": _json_value(each.payload)} for each in shown]
+            [asdict(each) | {"item": json_item(each.item), "payload": _json_value(each.payload)} for each in shown]
         )
         return
     if not found:
@@ -493,17 +493,9 @@ def _line_of(item: Any) -> bytes | None:
 
 def _json_line(claim: Claim, holder: str) -> bytes:
     """Return an object for a claim."""
-    about = {"item": _json_item(claim.item), "payload": _json_value(claim.payload)}
+    about = {"item": json_item(claim.item), "payload": _json_value(claim.payload)}
     counts = {"failures": claim.failures, "lapses": claim.lapses}
     return json.dumps(about | counts | {"holder": holder}).encode()
-
-
-def _json_item(item: Any) -> Any:
-    """Return an item for JSON: a string if ``--jsonl`` reads that as the same item, else an object or a number."""
-    try:
-        return item.decode() if isinstance(item, bytes) else item
-    except UnicodeDecodeError:
-        return {"base64": b64encode(item).decode()}
 
 
 def _json_value(value: Any) -> Any:

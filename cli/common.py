@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import traceback
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -170,6 +171,12 @@ def shared(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def given_of(*names: str) -> list[str]:
+    """Return those of a command's options, by their names in Python, that stand on the command line."""
+    context = click.get_current_context()
+    return [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+
+
 def _kept(name: str, read: Callable[[Any], object] = lambda value: value, envvar: str | None = None) -> dict[str, Any]:
     """Return the arguments of an option whose value goes into ``Shared``."""
 
@@ -205,16 +212,29 @@ class Group(click.Group):
                 raise
             complain(error.format_message(), "UsageError")
             ctx.exit(error.exit_code)
-        except (UriFilterError, ValueError, OSError) as error:
+        except (click.exceptions.Exit, click.Abort, click.ClickException):
+            raise
+        except Exception as error:  # noqa: BLE001 - 1, as Python would end, is an answer of some commands
             if ctx.ensure_object(Shared).verbose:
                 say(traceback.format_exc().rstrip())
-            complain(explained(error), type(error).__name__)
+            kind, text = type(error).__name__, explained(error)
+            if not isinstance(error, UriFilterError | ValueError | OSError):
+                text = f"unexpected {kind}: {text} (urifilter -v … shows where; please report it)"
+            complain(text, kind)
             ctx.exit(2)
 
 
 def moment(seconds: float) -> str:
     """Return a time as text, UTC."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def json_item(item: Any) -> Any:
+    """Return an item for JSON: a string if ``--jsonl`` reads that as the same item, else an object or a number."""
+    try:
+        return item.decode() if isinstance(item, bytes) else item
+    except UnicodeDecodeError:
+        return {"base64": b64encode(item).decode()}
 
 
 def say(text: str) -> None:

@@ -22,7 +22,7 @@ from urifilter_redis.bloom.rules import canonical_rules
 from urifilter_redis.streaming import Answers, Stream, StreamedFilter
 from urifilter_redis.transport.embedded import DATA_DIR_VARIABLE, has_usable_data_dir
 
-from .common import DEFAULT_SETTINGS, Shared, pass_shared, say
+from .common import DEFAULT_SETTINGS, Shared, given_of, json_item, pass_shared, say
 from .filters import rules_option, yes_option
 from .line_commands import (
     DEFAULT_FILTER,
@@ -118,6 +118,8 @@ def check(options: Shared, given: Input, *, only_new: bool, max_age: int | None,
     Example:
       urifilter check --filter words --new text.txt
     """
+    if archive_file and given_of("name"):
+        raise click.UsageError("--archive-file asks that file, and no --filter: leave one of them out")
     summary, output = Summary(given), Output(b"\n" if options.json else given.form.end)
 
     def head(header: bytes) -> None:
@@ -152,10 +154,9 @@ def check(options: Shared, given: Input, *, only_new: bool, max_age: int | None,
 
 
 def _json_lines(items: Sequence[bytes], ages: Answers) -> Iterator[bytes]:
-    """Yield a JSON object for each item. Bytes that are not UTF-8 become lone surrogates."""
+    """Yield a JSON object for each item."""
     for item, age in zip(items, ages, strict=True):
-        text = item.decode(errors="surrogateescape")
-        yield json.dumps({"item": text, "seen": age != 0, "age": age}).encode()
+        yield json.dumps({"item": json_item(item), "seen": age != 0, "age": age}).encode()
 
 
 def _marked(lines: Sequence[bytes], ages: Answers) -> list[bytes]:
@@ -206,6 +207,8 @@ def dedupe(
     if counts and max_age is not None:
         raise click.UsageError("--count counts all lines: leave out --max-age")
     if temporary:
+        if given_of("name"):
+            raise click.UsageError("--temporary makes a filter of its own, and asks no --filter: leave one of them out")
         given = replace(given, filter=f"temporary-{secrets.token_hex(8)}")
     summary, output = Summary(given), Output(given.form.end)
     check_readable(summary)

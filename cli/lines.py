@@ -223,6 +223,8 @@ _COMPRESSED: dict[bytes, Callable[[], Any]] = {
 
 _Gzip = type(zlib.decompressobj())
 
+_READ = "the lines up to there were read"
+
 _UTF_16 = "UTF-16 without a byte order mark: convert it with iconv -f UTF-16LE -t UTF-8, or UTF-16BE"
 _UTF_32 = "UTF-32, and its lines are no bytes: convert it with iconv -f UTF-32 -t UTF-8"
 _PACKED = "{}: unpack it first, and name what it holds"
@@ -316,7 +318,7 @@ def _unpacked(chunks: Iterator[bytes | None], form: Form, *, within: bool = Fals
     if head:
         chunks = chain([head], chunks)
     if make is not None:
-        yield from _unpacked(_decompressed(chunks, make), form, within=True)
+        yield from _unpacked(_gathered(_decompressed(chunks, make)), form, within=True)
     else:
         yield from _as_utf_8(chunks) if _is_utf_16(head) and not form.null else chunks
 
@@ -334,29 +336,21 @@ def _as_utf_8(chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:
 
 
 def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> Iterator[bytes | None]:
-    """Unpack chunks: one compressed part behind the other, as ``cat`` makes them, and zeros behind the last."""
-    unpacker, done, size = make(), [], 0
+    """Unpack chunks: one compressed part behind the other, as ``cat`` makes them, and zeros behind the last.
+
+    Yield short parts of text, b"" behind those of a chunk, and None for None.
+    """
+    unpacker = make()
     for chunk in chunks:
-        if chunk is None:
-            yield None
-            continue
-        for start in range(0, len(chunk), PIECE):
-            piece = chunk[start : start + PIECE]
+        for start in range(0, len(chunk or b""), PIECE):
+            piece = chunk[start : start + PIECE] if chunk else b""
             while piece := piece.lstrip(b"\0") if unpacker.eof else piece:
                 unpacker = make() if unpacker.eof else unpacker
-                for part in _parts(unpacker, piece):
-                    done.append(part)
-                    size += len(part)
-                    if size >= CHUNK:
-                        text = b"".join(done)
-                        yield from (text[at : at + CHUNK] for at in range(0, size, CHUNK))
-                        done, size = [], 0
+                yield from filter(None, _parts(unpacker, piece))
                 piece = unpacker.unused_data if unpacker.eof else b""
-        if size:
-            yield b"".join(done)
-        done, size = [], 0
+        yield None if chunk is None else b""
     if not unpacker.eof:
-        raise OSError(errno.EILSEQ, "its compressed data end too early: the lines up to there were read")
+        raise OSError(errno.EILSEQ, f"its compressed data end too early: {_READ}")
 
 
 def _parts(unpacker: Any, piece: bytes) -> Iterator[bytes]:
@@ -373,7 +367,28 @@ def _parts(unpacker: Any, piece: bytes) -> Iterator[bytes]:
         else:  # Zstandard: 4 bytes stand for 128 KiB at most
             yield unpacker.decompress(piece)
     except Exception as error:  # each format has its own
-        raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error})") from error
+        raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error}): {_READ}") from error
+
+
+def _gathered(parts: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Join the parts of ``_decompressed`` to chunks of at most ``CHUNK`` bytes, also those before an error."""
+    done: list[bytes] = []
+    size = 0
+    try:
+        for part in parts:
+            if part:
+                done.append(part)
+                size += len(part)
+            if size >= CHUNK or not part:
+                text = b"".join(done)
+                yield from (text[at : at + CHUNK] for at in range(0, size, CHUNK))
+                done, size = [], 0
+            if part is None:
+                yield None
+    except OSError:
+        if done:
+            yield b"".join(done)
+        raise
 
 
 def _behind(count: int, chunks: Iterator[bytes | None]) -> Iterator[bytes | None]:

@@ -44,7 +44,19 @@ from urifilter_redis.protocol.calls import items_a_call
 from urifilter_redis.protocol.config import Config, Settings, allows_module
 from urifilter_redis.protocol.routing import shards_by_master
 
-from .common import Shared, columns, complain, count, counted, filter_name, pass_shared, print_json, shared
+from .common import (
+    Shared,
+    columns,
+    complain,
+    count,
+    counted,
+    filter_name,
+    given_of,
+    json_item,
+    pass_shared,
+    print_json,
+    shared,
+)
 from .filters import rules_option, size_options, time_options
 from .line_commands import Input, Summary, form_options, windows
 from .records import PLAIN
@@ -456,6 +468,9 @@ def digest(
     """
     shards = 0
     if name is not None:
+        if own := given_of("hash_name", "seed", "normalize", "rules"):
+            option = own[0].removesuffix("_name")
+            raise click.UsageError(f"--{option} is the filter's own: leave it out, or --filter")
         with UriFilter.open(name, **options.filter()) as opened:
             config = opened.config
         normalize, canonical, shards = config.normalize, config.rules, config.shards
@@ -472,8 +487,7 @@ def digest(
             if options.json:
                 shard = {} if number is None else {"shard": number}
                 told = {"steps": [{"step": step, "spelling": text} for step, text in steps]} if explains else {}
-                text = item.decode(errors="surrogateescape")
-                click.echo(json.dumps({"item": text, "digest": each.hex()} | shard | told))
+                click.echo(json.dumps({"item": json_item(item), "digest": each.hex()} | shard | told))
             else:
                 words = [each.hex().encode(), *([] if number is None else [str(number).encode()]), item]
                 click.echo(b"\t".join(words) + form.end, nl=False)

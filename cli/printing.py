@@ -130,7 +130,9 @@ def print_lines(stream: Stream[Window], printer: Printer, *, choose: Callable[[W
             put_all(stream, printer.summary, signals, choose=choose, head=printer.head)
             with signals.allowed():
                 printer.output.finish()
-        except (OSError, Interrupted) as stopped:
+        except UriFilterError:  # a message says what may have been done
+            raise
+        except BaseException as stopped:
             _wind_up(stream, printer, interrupted=isinstance(stopped, Interrupted))
             raise
     except AnswerLost as failed:

@@ -175,6 +175,8 @@ def worker(
     """
     if context.invoked_subcommand is not None:
         return
+    if once and daemon:
+        raise click.UsageError("--once ends by itself, and --daemon would hide its exit code: leave one of them out")
     every = float(seconds_of(period_of(checkpoint_every)))
     archive = options.archive or os.environ.get(ARCHIVE_VARIABLE)
     backend = named_backend(archive)
@@ -202,6 +204,8 @@ def worker(
                 log.info("begun: looks after %s, a checkpoint every %s", which, checkpoint_every)
                 work.run(stop.sleep)
         except Interrupted:
+            if once:
+                raise
             log.info("stopped")
 
 

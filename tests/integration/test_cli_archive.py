@@ -527,6 +527,24 @@ def test_worker_in_a_loop(make_server, folder, monkeypatch, started, tmp_path):
     assert leftovers(folder) == 0
 
 
+def test_worker_once_is_stopped(there, folder, monkeypatch):
+    """A round that has not ended is none: the exit code is the signal's, and not that of a good round."""
+    make()
+    add(100)
+    once = Worker.once
+
+    def stopped(worker, **more):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return once(worker, **more)
+
+    monkeypatch.setattr(Worker, "once", stopped)
+    assert cli.run("worker", "--once", "--json", code=128 + signal.SIGTERM)[0] == b""
+
+
+def test_worker_once_is_no_daemon(tmp_path):
+    assert "--daemon would hide its exit code" in cli.run("worker", "--once", "--daemon", code=2)[1]
+
+
 @pytest.mark.slow
 def test_worker_is_stopped_before_each_step(there, folder):
     """Whenever it is asked to stop, it leaves a sound archive, the filter let go, and no blob that nobody needs."""

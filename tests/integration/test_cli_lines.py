@@ -140,14 +140,31 @@ def test_compressed_lines(precise, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", COMPRESSED)
 def test_damaged_compressed_lines(tmp_path, kind):
-    """What ends too early, or has something else behind it, is told; no piece of a line is an item; exit 2."""
+    """What ends too early, or has something else behind it, is told; no piece of a line is an item; exit 2.
+
+    The lines before that are printed.
+    """
     packed = COMPRESSED[kind](joined(urls(10_000)))
     for name, data, why in (("cut", packed[:-5], "too early"), ("more", packed + b"https://a/\n", "damaged")):
         (tmp_path / name).write_bytes(data)
         out, err = cli.run("dedupe", "--temporary", tmp_path / name, code=2)
         assert f"{tmp_path / name}: its compressed data" in err
         assert why in err
+        assert "the lines up to there were read" in err
         assert set(out.splitlines()) <= {*urls(10_000)}
+        assert name == "cut" or out.splitlines() == urls(10_000)
+
+
+def test_items_that_are_no_utf_8_as_json(precise):
+    """Of what check prints --jsonl takes no other item for them."""
+    out, _ = cli.run(
+        "check", "--json", "--new", "-q", "--filter", "precise", given=b"http://x/\xff\n\xc3\xa4\n", code=0
+    )
+    items = [json.loads(line)["item"] for line in out.splitlines()]
+    assert items == [{"base64": "aHR0cDovL3gv/w=="}, "ä"]
+    _, err = cli.run("add", "--filter", "precise", "--jsonl", "--field", "item", given=out, code=2)
+    assert "line 1 is left out" in err
+    assert cli.json_of("digest", b"\xff".decode(errors="surrogateescape"))["item"] == {"base64": "/w=="}
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
@@ -287,6 +304,20 @@ def test_temporary(there):
     for _ in range(2):
         assert cli.run("dedupe", "--temporary", given=b"a\nb\na\n")[0] == b"a\nb\n"
     assert there.ask("keys") == []
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["dedupe", "--temporary", "--filter", "urls"], "leave one of them out"),
+        (["check", "--archive-file", "news.tar", "--filter", "urls"], "leave one of them out"),
+        (["digest", "--filter", "urls", "--hash", "mmh3"], "--hash is the filter's own"),
+        (["digest", "--filter", "urls", "--normalize", "none"], "--normalize is the filter's own"),
+    ],
+)
+def test_options_of_another_filter(call, said):
+    """What would not count is refused, also if it is the default."""
+    assert said in cli.run(*call, code=2)[1]
 
 
 def test_temporary_leaves_no_archive(tmp_path, monkeypatch):

@@ -342,3 +342,35 @@ def test_signal_as_a_file_has_taken_lines(urls, tmp_path):
     first = (tmp_path / "out").read_bytes()
     assert first.count(b"\n") < len(LINES)
     assert first + cli.run("dedupe", "--filter", "precise", urls)[0] == cli.joined(LINES)
+
+
+WITHOUT_MEMORY = """
+import os
+from urifilter_redis.cli import main
+from urifilter_redis.cli.lines import CHUNK
+
+def failing(descriptor, size):
+    global left
+    left -= size == CHUNK
+    if left < 0:
+        raise MemoryError
+    return read(descriptor, min(size, 100_000) if size == CHUNK else size)
+
+left, read, os.read = 4, os.read, failing
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["dedupe", "check"])
+def test_fault_while_windows_are_under_way(urls, tmp_path, command):
+    """An exception that nobody thought of: exit 2 and no traceback, and the next run prints what this one did not."""
+    call = [sys.executable, "-c", WITHOUT_MEMORY, command, "--filter", "precise", urls]
+    with (tmp_path / "out").open("wb") as out:
+        ended = subprocess.run(call, stdout=out, stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode == 2
+    assert b"urifilter: unexpected MemoryError" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+    first = (tmp_path / "out").read_bytes()
+    assert first.count(b"\n") < len(LINES)
+    if command == "dedupe":
+        assert sorted(first + cli.run("dedupe", "--filter", "precise", urls)[0]) == sorted(cli.joined(LINES))

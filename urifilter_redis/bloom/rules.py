@@ -193,7 +193,7 @@ def load_rules(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)
-    except (OSError, ValueError) as error:  # ValueError: it is no UTF-8, or no TOML
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: it is no UTF-8, or no TOML
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"rules: {path}: {why}") from error
     if others := sorted(found.keys() - {"rule"}):
