@@ -397,6 +397,7 @@ def test_what_the_items_are(any_server, clients, folder):
     assert made.config.items == "url"
     again = clients.create("news", redis=any_server.url, capacity=1000, archive=folder, items="fingerprint")
     assert again.config.items == "url"
+    again.checkpoint()
     any_server.client().flushall()
     assert clients.open("news", redis=any_server.url, archive=folder).config.items == "url"
     assert clients.create("plain", redis=any_server.url, capacity=1000).config.items is None
