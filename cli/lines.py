@@ -224,6 +224,7 @@ _COMPRESSED: dict[bytes, Callable[[], Any]] = {
 _Gzip = type(zlib.decompressobj())
 
 _READ = "the lines up to there were read"
+_MOSTLY = f"{_READ}, but perhaps not those shortly before"
 
 _UTF_16 = "UTF-16 without a byte order mark: convert it with iconv -f UTF-16LE -t UTF-8, or UTF-16BE"
 _UTF_32 = "UTF-32, and its lines are no bytes: convert it with iconv -f UTF-32 -t UTF-8"
@@ -367,7 +368,7 @@ def _parts(unpacker: Any, piece: bytes) -> Iterator[bytes]:
         else:  # Zstandard: 4 bytes stand for 128 KiB at most
             yield unpacker.decompress(piece)
     except Exception as error:  # each format has its own
-        raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error}): {_READ}") from error
+        raise OSError(errno.EILSEQ, f"its compressed data are damaged ({error}): {_MOSTLY}") from error
 
 
 def _gathered(parts: Iterator[bytes | None]) -> Iterator[bytes | None]:

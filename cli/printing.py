@@ -80,6 +80,7 @@ class Printer:
     def __init__(self, signals: Signals, output: Output, summary: Summary, undoing: Undoing) -> None:
         self.signals, self.output, self.summary, self.undoing = signals, output, summary, undoing
         self._stopped = False
+        self._taken: list[tuple[Window, Answers]] = []  # windows whose new lines are not the output's yet
         self.doubtful = 0
 
     @property
@@ -90,8 +91,10 @@ class Printer:
 
     def take(self, window: Window, answers: Answers) -> None:
         """Print the new lines of a window, given the answer for each line."""
+        self._taken.append((window, answers))
         fresh = window.chosen([answer == 0 for answer in answers])
         self.output.add(fresh.records, fresh.items)
+        self._taken.pop()
         self.summary.count(answers)
         self.doubtful += answers.count(None)
         if self._stopped:
@@ -100,6 +103,13 @@ class Printer:
             self.output.write()
         with self.signals.allowed():
             self.output.write()
+
+    def undelivered(self) -> list[Any]:
+        """Return the items of the lines that were not written, or that the reader may not have read."""
+        items = self.output.undelivered()
+        for window, answers in self._taken:  # an error came as it was taken
+            items += [item for item, answer in zip(window.items, answers, strict=True) if answer == 0]
+        return items
 
     def head(self, header: bytes) -> None:
         """Print the header of the files, which is no item."""
@@ -151,7 +161,7 @@ def _wind_up(stream: Stream[Window], printer: Printer, *, interrupted: bool) -> 
         if not interrupted:
             raise
     finally:
-        undelivered, quiet = printer.output.undelivered(), printer.summary.given.quiet
+        undelivered, quiet = printer.undelivered(), printer.summary.given.quiet
         printer.undoing.take_back(stream.filter.name, undelivered, printer.doubtful, quiet=quiet)
     if printer.doubtful:
         say(f"urifilter: {printer.doubt}")

@@ -1,5 +1,5 @@
 -- The steps of a restore. One restorer at a time writes; another takes over if it is silent for too long.
--- fence: whether a step may run, and signs of life. lives: whether another restorer is alive.
+-- fence: whether a step may run, and signs of life. steps: that none is missing, and none comes late. lives: whether another restorer is alive.
 
 -- @section fence
 -- Needs: check_identity, now_ms.
@@ -19,6 +19,23 @@ end
 -- Notes a sign of life of the restorer.
 local function beat()
   redis.call('HSET', KEYS[1], 'restored', now_ms())
+end
+
+-- @section steps
+-- The steps that write a shard (arrange, those of refill, finish) have numbers: 1, 2 and so on. One that comes once more
+-- after a later one, as a network may deliver it, would remove what has been restored since. One whose predecessor is
+-- missing comes to a server that came back as it was before that.
+-- Gives: note_step.
+
+-- Notes the number of a step that begins. Returns a refusal, or nil. The last one may come once more.
+local function note_step(number)
+  local last = tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0)
+  if number < last then
+    return redis.error_reply('BADPHASE the step comes once more, after a later one')
+  elseif number > last + 1 then
+    return redis.error_reply('BADPHASE this server has lost steps before this one')
+  end
+  redis.call('HSET', KEYS[1], 'refilled', string.format('%.0f', number))
 end
 
 -- @section lives

@@ -1,8 +1,6 @@
 -- refill: restore the contents of a shard: bits of slices, records of calls, forgotten digests, leases.
 -- Bits are merged into the existing ones, and an item that is in flight stays there, so another restorer that
--- takes over may repeat every step. A step that comes once more after a later one, as a network may deliver it, is
--- refused: it would remove what has been restored since. So is one whose predecessor is missing: the server has come
--- back as it was before that.
+-- takes over may repeat every step.
 --
 -- KEYS[1] meta
 -- KEYS[2] replies
@@ -23,7 +21,7 @@
 -- ARGV[3] token: the token of this restorer
 -- ARGV[4] offset: piece: its offset in bytes; allocate: the bytes of the bitmap; leases: the ms for which the holders
 --   live; else 0
--- ARGV[5] number: the number of this step of this restorer, from 1
+-- ARGV[5] number: the number of this step of this restorer, from 1; see _restorer.lua
 -- ARGV[6…] data: piece: its bytes; replies: field and record in turn; forget: score and digest in turn;
 --   unforget: digests; leases: digest, entry (empty: only one that is there) and the text of its own field in turn;
 --   dead_letters: digest and letter in turn
@@ -34,7 +32,7 @@
 -- @include "_shard.lua" keys
 -- @include "_time.lua" now
 -- @include "_shard.lua" identity
--- @include "_restorer.lua" fence
+-- @include "_restorer.lua" fence steps
 -- @include "_time.lua" written
 
 local replies_key, forgotten_key, merging_1, merging_2, slice_key = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[11]
@@ -45,16 +43,11 @@ local names = { 'replies', 'forgotten', 'merging_1', 'merging_2', 'leases', 'in_
 names[8], names[9] = 'dead_letters', 'dead_letters_at'
 local refusal = check_keys(names, '^[tdhifl]%a*_?%a*_?%w*%.?%d*$') or fence_restorer(uid, token)
 if refusal then return refusal end
-local last = tonumber(redis.call('HGET', KEYS[1], 'refilled') or 0)
-if number < last then
-  return redis.error_reply('BADPHASE the step comes once more, after a later one')
-elseif number > last + 1 then
-  return redis.error_reply('BADPHASE this server has lost steps before this one')
-end
+refusal = note_step(number)
+if refusal then return refusal end
 if step == 'piece' and offset + #data > redis.call('STRLEN', slice_key) then
   return redis.error_reply('BADARG the piece ends past the bitmap')
 end
-redis.call('HSET', KEYS[1], 'refilled', ARGV[5])
 
 if step == 'allocate' then
   beat()

@@ -1,7 +1,6 @@
 -- restore: restore a shard's meta; refill restores its contents.
 -- In phase restoring no other process uses its slices. After a long silence another restorer takes over, and at once
 -- after one that has given up. A sign of life in the future (this server's clock was ahead) counts as given now.
--- A server may come back older in the middle. So finish wants all steps of this restorer to be there.
 --
 -- KEYS[1] meta
 -- KEYS[2…] slices: arrange: pairs of an old and a new name of a bitmap; finish: the bitmaps of the live slices
@@ -10,8 +9,8 @@
 --   was arranged) or release (give up: the shard stays as it is, for the next restorer)
 -- ARGV[2] uid: the filter's uid
 -- ARGV[3] token: the token of this restorer
--- ARGV[4] timeline: begin: the timeline of meta as it was read, or missing; if it is another now, BADPHASE; finish: the
---   number of the last step of refill; else -
+-- ARGV[4] timeline: begin: the timeline of meta as it was read, or missing; if it is another now, BADPHASE; arrange,
+--   finish: the number of this step, as of refill; else -
 -- ARGV[5] given up: begin: tokens of restorers that have ended, with spaces between, or -; else -
 -- ARGV[6…] fields: fields of meta, field and value in turn: begin: for a missing meta; arrange: the shard's new
 --   state, with its phase as "before"; finish: the new phase, and the numbers that are known by then
@@ -22,7 +21,7 @@
 -- @include "_shard.lua" keys
 -- @include "_time.lua" now
 -- @include "_shard.lua" identity
--- @include "_restorer.lua" fence lives
+-- @include "_restorer.lua" fence steps lives
 -- @include "_slices.lua" lengths
 -- @include "_try.lua" renaming
 
@@ -64,6 +63,8 @@ refusal = fence_restorer(uid, token)
 if refusal then return refusal end
 if step == 'arrange' then
   if redis.call('HGET', meta_key, 'arranged') == token then return 1 end -- a repeat, which must not rename again
+  refusal = note_step(tonumber(timeline))
+  if refusal then return refusal end
   if #KEYS > 1 then try_renaming(KEYS[2]) end
   redis.call('HDEL', meta_key, 'token', 'pieces', 'late', 'limit', 'written')
   redis.call('HSET', meta_key, 'arranged', token, unpack(ARGV, 6))
@@ -72,11 +73,7 @@ if step == 'arrange' then
     if KEYS[i] ~= KEYS[i + 1] then redis.call('RENAME', KEYS[i], KEYS[i + 1]) end
   end
 elseif step == 'finish' then
-  local arranged, refilled, slices = unpack(redis.call('HMGET', meta_key, 'arranged', 'refilled', 'slices'))
-  if arranged ~= token or (refilled or '0') ~= timeline then
-    return redis.error_reply('BADPHASE this server has lost steps of this restore')
-  end
-  refusal = check_slices(slices)
+  refusal = note_step(tonumber(timeline)) or check_slices(redis.call('HGET', meta_key, 'slices'))
   if refusal then return refusal end
   redis.call('HSET', meta_key, 'timeline', token, unpack(ARGV, 6))
   redis.call('HDEL', meta_key, 'restorer', 'before', 'arranged', 'worked', 'kept', 'refilled', 'made')

@@ -223,6 +223,10 @@ class Stream(Generic[W]):
             wait(asked)
         except UriFilterError as error:
             failed = error
+        except BaseException:
+            if asked.batch.writes:
+                self._take(asked.window, asked.answers)
+            raise
         if failed is None or asked.batch.writes:  # a failed question that changes nothing is no loss
             self._take(asked.window, asked.answers)
         return failed

@@ -374,3 +374,29 @@ def test_fault_while_windows_are_under_way(urls, tmp_path, command):
     assert first.count(b"\n") < len(LINES)
     if command == "dedupe":
         assert sorted(first + cli.run("dedupe", "--filter", "precise", urls)[0]) == sorted(cli.joined(LINES))
+
+
+WITHOUT_MEMORY_TO_PRINT = """
+from urifilter_redis.cli import main
+from urifilter_redis.cli.output import Output
+
+def failing(output, lines, items):
+    global left
+    left -= 1
+    if left == 0:
+        raise MemoryError
+    add(output, lines, items)
+
+left, add, Output.add = 2, Output.add, failing
+main()
+"""
+
+
+def test_fault_as_a_window_is_printed(urls, tmp_path):
+    """The lines of that window are given back, too."""
+    call = [sys.executable, "-c", WITHOUT_MEMORY_TO_PRINT, "dedupe", "--filter", "precise", urls]
+    with (tmp_path / "out").open("wb") as out:
+        assert subprocess.run(call, stdout=out, timeout=60).returncode == 2
+    first = (tmp_path / "out").read_bytes()
+    assert 0 < first.count(b"\n") < len(LINES)
+    assert sorted(first + cli.run("dedupe", "--filter", "precise", urls)[0]) == sorted(cli.joined(LINES))

@@ -157,7 +157,8 @@ def test_interrupted_at_each_step(any_server, folder, beats, monkeypatch, kind, 
 
 
 @pytest.mark.sampled
-def test_a_server_that_comes_back_older_meanwhile(any_server, folder, monkeypatch, sample):
+@pytest.mark.parametrize("kind", ["empty", "older"])
+def test_a_server_that_comes_back_older_meanwhile(any_server, folder, monkeypatch, kind, sample):
     """After some step it is again as it was before an earlier one: no step that it lost is missing in the end."""
     scene, perform = Scene(any_server, folder), driver.perform_step
     taken, kept, number, snapshot, back = 0, None, 0, 0, 0
@@ -173,11 +174,11 @@ def test_a_server_that_comes_back_older_meanwhile(any_server, folder, monkeypatc
         return perform(step, connector)
 
     monkeypatch.setattr(driver, "perform_step", counted)
-    scene.set("empty")
+    scene.set(kind)
     scene.open()
     pairs = [(first, later) for first in range(2, number) for later in range(first + 1, number + 1)]
     for pair in sample(pairs, 12, most=150):
-        scene.set("empty")
+        scene.set(kind)
         number, (snapshot, back) = 0, pair
         with contextlib.suppress(FilterNotFound):  # the shard that is written was not there yet
             scene.open()

@@ -23,7 +23,8 @@ def restore(shard, step, token="a", **more):
 
 
 def arrange(shard, token="a") -> None:
-    restore(shard, "arrange", token, fields=["before", "idle", "worked", "0"], names=["today", "today"])
+    fields = ["before", "idle", "worked", "0"]
+    restore(shard, "arrange", token, number=1, fields=fields, names=["today", "today"])
 
 
 def phase(shard) -> bytes:
@@ -60,10 +61,10 @@ def lose_items(shard) -> None:
     arrange(shard)
     shard.client.set(KEYS.slice("today"), empty)
     data = list(chain.from_iterable(records.items()))
-    shard.call(calls.refill("replies", shard.config.uid, KEYS, "a", number=1, data=data))
+    shard.call(calls.refill("replies", shard.config.uid, KEYS, "a", number=2, data=data))
     with pytest.raises(ResponseError, match="^RESTORING "):  # the answer is not given while its items are missing
         shard.ask("insert", A + B + C, shard.call_id())
-    restore(shard, "finish", timeline="1", fields=["phase", "idle"], names=["today"])
+    restore(shard, "finish", number=3, fields=["phase", "idle"], names=["today"])
 
 
 LAYOUTS = {"blocked": (12, 100), "classic": (7, 9000), "counting": (7, 9000)}
@@ -155,7 +156,7 @@ def test_a_record_of_a_clock_that_was_ahead(shard):
     restore(shard, "begin", timeline="")
     arrange(shard)
     shard.client.set(KEYS.slice("today"), empty)
-    restore(shard, "finish", timeline="0", fields=["phase", "idle"], names=["today"])
+    restore(shard, "finish", number=2, fields=["phase", "idle"], names=["today"])
     assert shard.ask("insert", A + B, call_id) == [0, 0]
     assert shard.ask("contains", A + B) == [1, 1]
 
@@ -165,33 +166,51 @@ def test_arranged_twice(shard):
     size = shard.client.strlen(KEYS.slice("today"))
     restore(shard, "begin", timeline="")
     for _ in range(2):
-        assert restore(shard, "arrange", fields=["before", "idle"], names=["today", "history_1"]) == 1
+        assert restore(shard, "arrange", number=1, fields=["before", "idle"], names=["today", "history_1"]) == 1
     assert shard.client.strlen(KEYS.slice("history_1")) == size
 
 
-@pytest.mark.parametrize("at", ["arrange", "piece", "records"])
-def test_a_server_that_came_back_older(shard, at):
-    """It lacks the steps after its snapshot: the next step, or finish, is refused, and another restore begins anew."""
-    snapshot = dict[bytes, bytes]()
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+def test_a_server_that_came_back_older(shard, lost):
+    """It lacks the last steps, so the next one is refused before it changes anything; another restore begins anew."""
 
-    def step(name: str, number: int, **more) -> None:
+    def refill(name, number, **more):
         shard.call(calls.refill(name, shard.config.uid, KEYS, "a", number=number, **more))
 
-    restore(shard, "begin", timeline="")
-    for name in ("arrange", "piece", "records"):
-        if at == name:
-            snapshot = {key: shard.client.dump(key) for key in shard.client.keys()}
-        if name == "arrange":
-            arrange(shard)
-        elif name == "piece":
-            step("piece", 1, slices=[KEYS.slice("today")], data=[b"bits"])
+    def take(number):
+        if number == 3:
+            restore(shard, "arrange", number=3, fields=["before", "idle"], names=["today", "history_1"])
+        elif number == 5:
+            restore(shard, "finish", number=5, fields=["phase", "idle"], names=["history_1"])
         else:
-            step("forget", 2, data=[1, A])
-    for key, value in snapshot.items():
-        shard.client.restore(key, 0, value, replace=True)
-    if at != "records":
+            refill("forget", number, data=[number, A])
+
+    def state():
+        others = {key: shard.client.dump(key) for key in shard.client.keys() if key != KEYS.meta.encode()}
+        return shard.client.hgetall(KEYS.meta), others
+
+    restore(shard, "begin", timeline="")
+    for number in range(1, 5 - lost):
+        take(number)
+    older, saved = state(), {key: shard.client.dump(key) for key in shard.client.keys()}
+    for number in range(5 - lost, 5):
+        take(number)
+    shard.client.delete(*shard.client.keys())
+    for key, value in saved.items():
+        shard.client.restore(key, 0, value)
+    for number in range(6 - lost, 6):
         with pytest.raises(ResponseError, match="^BADPHASE this server has lost steps before this one"):
-            step("forget", 3, data=[1, B])
-    with pytest.raises(ResponseError, match="^BADPHASE this server has lost steps of this restore"):
-        restore(shard, "finish", timeline="2", fields=["phase", "idle"], names=["today"])
+            take(number)
+    assert state() == older
     assert phase(shard) == b"restoring"
+
+
+def test_a_removal_that_comes_late(shard):
+    """The name is another bitmap's by then, which was renamed meanwhile."""
+    remove = calls.refill("remove", shard.config.uid, KEYS, "a", number=1, slices=[KEYS.slice("history_1")])
+    restore(shard, "begin", timeline="")
+    shard.call(remove)
+    restore(shard, "arrange", number=2, fields=["before", "idle"], names=["today", "history_1"])
+    with pytest.raises(ResponseError, match="^BADPHASE the step comes once more, after a later one"):
+        shard.call(remove)
+    assert shard.client.exists(KEYS.slice("history_1"))

@@ -207,7 +207,7 @@ class _Restorer:
         self._shards: dict[int, _Found] = {}  # the shards that are taken, and neither finished nor given back
         self._writing: int | None = None  # the shard that is being written; None: nothing was written yet
         self._beaten = time.monotonic()
-        self._refilled = 0  # the steps of refill of the shard that is being written; their numbers show if one is lost
+        self._steps = itertools.count(1)  # those that write a shard: by its number a late one, or a gap, is known
 
     def begin(self) -> Flow[None]:
         """Take the shards in order. The process that takes the first shard is the restorer of all."""
@@ -259,7 +259,7 @@ class _Restorer:
             lost = ", ".join(name for name in names if not planned.sources.get(name))
         if lost:
             text = f"shard {shard} has LOST {lost}, and the archive has no checkpoint of it yet"
-            advice = "nothing brings its items back: drop the filter, and create it anew"
+            advice = "nothing brings its items back: drop the filter and its archive, and create it anew"
             raise SliceLost(f"{self._session.where}: {text}: {advice}")
 
     def size(self) -> int:
@@ -294,7 +294,7 @@ class _Restorer:
         known = any(found.archived.checkpoint or found.archived.slices for found in self._shards.values())
         for shard in sorted(self._shards, reverse=True):
             found = self._shards[shard]
-            self._writing, self._refilled = shard, 0
+            self._writing, self._steps = shard, itertools.count(1)
             noted.append((yield from self._restore(shard, found, loss=known)))
             del self._shards[shard]
             done.append(found.archived)
@@ -392,7 +392,7 @@ class _Restorer:
         created = checkpoint.state.get("created") if checkpoint else None
         fields = _fields(self._config, state, created, worked=found.worked, kept=found.kept or set())
         renamed = list(itertools.chain.from_iterable(moves))
-        yield from ask(session, self._call("arrange", shard, fields=fields, names=renamed))
+        yield from ask(session, self._call("arrange", shard, number=next(self._steps), fields=fields, names=renamed))
         listed, claims = " ".join(map(str, state.view.slices)), state.view.claims
         session.learn_view(shard, {"uid": self._config.uid, "slices": listed, "claims": str(claims)})
         merged, newer = False, ""
@@ -411,8 +411,7 @@ class _Restorer:
         counts = ("inserted", "new") if self._config.expire_after == "last-seen" else ("inserted",)
         values = {field: getattr(state, field) for field in ("phase", *counts, "checkpoint", "checkpointed")}
         fields = [str(each) for pair in values.items() for each in pair]
-        last = str(self._refilled)
-        yield from ask(session, self._call("finish", shard, timeline=last, fields=fields, names=names))
+        yield from ask(session, self._call("finish", shard, number=next(self._steps), fields=fields, names=names))
         return state
 
     def _fill(self, shard: int, slice_: Slice, segment: int, planned: Plan, newer: str) -> Flow[bool]:
@@ -449,8 +448,7 @@ class _Restorer:
 
     def _refill(self, step: str, shard: int, **more: Any) -> Flow[int]:
         keys = self._session.keys.shard(shard)
-        self._refilled += 1
-        call = calls.refill(step, self._config.uid, keys, self.token, number=self._refilled, **more)
+        call = calls.refill(step, self._config.uid, keys, self.token, number=next(self._steps), **more)
         (reply,) = yield from ask(self._session, call)
         return int(reply)
 

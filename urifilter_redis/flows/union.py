@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from urifilter_redis.bloom.retention import slice_share
 from urifilter_redis.bloom.sizing import REDISBLOOM, Slice, error_rate_from_fill, items_from_fill
 from urifilter_redis.checks import check_flag
-from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned, server_run
+from urifilter_redis.engine.queries import ask, ask_shard, chunked, scanned, servers_info
 from urifilter_redis.engine.session import Session
 from urifilter_redis.engine.steps import Flow
 from urifilter_redis.errors import (
@@ -84,13 +84,21 @@ def union(session: Session, sources: Sequence[str], *, over_capacity: bool = Fal
         _check_settings(session, source)
     if opened and not over_capacity:
         yield from _check_capacity(session, opened)
-    added, done = 0.0, 0
-    for source in opened:
-        for shard in range(session.config.shards):
-            added += yield from _merge_shard(session, source, shard)
-            done += 1
-            session.report(done, len(opened) * session.config.shards)
-    return round(added)
+    while True:
+        runs, added, done = (yield from _runs(session)), 0.0, 0
+        for source in opened:
+            for shard in range(session.config.shards):
+                added += yield from _merge_shard(session, source, shard)
+                done += 1
+                session.report(done, len(opened) * session.config.shards)
+        if (yield from _runs(session)) == runs:
+            return round(added)
+        # a server that restarted, or took the place of another, may lack what was merged before
+
+
+def _runs(session: Session) -> Flow[dict[str, str]]:
+    """Return the run id of each master; see ``server_run``."""
+    return {node: told.get("run_id", "") for node, told in (yield from servers_info(session, "server")).items()}
 
 
 def _source(session: Session, name: str) -> Session:
@@ -225,13 +233,9 @@ def _fill_together(rows: Sequence[tuple[Session, ShardKeys, Slice]], *, exactly:
 
 
 def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
-    """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated.
-
-    Likewise if our server restarts, or another takes its place: it may have come back without what was merged.
-    """
-    added, key = 0.0, session.keys.shard(shard).meta
+    """Merge a shard; begin anew if either filter turns meanwhile, which does no harm because OR may be repeated."""
+    added = 0.0
     while True:
-        run = yield from server_run(session, key)
         theirs = yield from _state_of(source, shard)
         if session.config.retention == "growing":
             yield from _grow_to(session, shard, len(theirs.view.slices))
@@ -241,8 +245,7 @@ def _merge_shard(session: Session, source: Session, shard: int) -> Flow[float]:
             added += yield from _merge_states(session, _Pair(source, shard, ours, theirs))
         except RotationConflict:
             continue
-        changed = yield from _has_changed(source, shard, theirs)
-        if not changed and (yield from server_run(session, key)) == run:
+        if not (yield from _has_changed(source, shard, theirs)):
             return added
 
 

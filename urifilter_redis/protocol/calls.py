@@ -340,6 +340,7 @@ def restore(  # noqa: PLR0913 - likewise
     token: str,
     *,
     timeline: str = "-",
+    number: int | None = None,
     given_up: str = "-",
     fields: Sequence[str] = (),
     names: Sequence[str] = (),
@@ -347,10 +348,12 @@ def restore(  # noqa: PLR0913 - likewise
     """Build ``restore``: step ``begin``, ``beat``, ``arrange``, ``finish``, ``cancel`` or ``release``.
 
     ``names`` are names of slices: for ``arrange`` in pairs of old and new, for ``finish`` those of the live slices.
+    Both have a ``number``, as ``refill`` has.
     The header of the script describes the other arguments.
     """
+    known = timeline if number is None else str(number)
     all_keys = (keys.meta, *map(keys.slice, names))
-    return Call(scripts.load("restore"), all_keys, (step, uid, token, timeline, given_up, *fields))
+    return Call(scripts.load("restore"), all_keys, (step, uid, token, known, given_up, *fields))
 
 
 def refill(  # noqa: PLR0913 - the header of the script has as many
