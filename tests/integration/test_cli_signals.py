@@ -273,13 +273,13 @@ def test_ctrl_c_again(there, started):
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGHUP), ids=name_of)
-def test_temporary_filter_is_dropped(there, started, number):
+def test_temporary_filter_is_dropped(there, number):
     """A signal leaves no filter that nobody knows of."""
-    process = started("--temporary")
-    cli.feed(process, b"a\n")
-    assert process.stdout.readline() == b"a\n"
-    process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    with cli.start("dedupe", "--temporary") as process:
+        cli.feed(process, b"a\n")
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
     assert there.ask("smembers", "urifilter:filters") == {b"precise"}
 
 
