@@ -174,6 +174,23 @@ async def test_one_that_others_claim(parts, any_server):
     assert kept(any_server) == set()
 
 
+def test_a_page_that_is_wanted_again(any_server):
+    """It was seen by an earlier crawl, so it has no item that could be given back; it is kept all the same."""
+
+    async def leave(parts):
+        await parts.queued(scrapy.Request(B, meta={"urifilter": "again"}))
+
+    async def closes(parts):
+        await parts.fetched(await parts.begun(scrapy.Request(B, meta={"urifilter": "again"})), CloseSpider())
+
+    crawled(any_server, leave)
+    for left in (leave, closes):
+        assert crawled(any_server, taken_up) == [B]
+        assert crawled(any_server, taken_up) == []
+        crawled(any_server, left)
+    assert crawled(any_server, taken_up) == [B]
+
+
 @pytest.mark.parametrize("how", ["closes", "half-way", "dont_filter", "unasked", "again", "retry", "redirect"])
 def test_what_is_kept(any_server, how):
     """Pages that a callback closed, requests with dont_filter, and those that nobody was asked about, are kept, too."""

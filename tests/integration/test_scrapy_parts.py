@@ -16,6 +16,7 @@ scrapy = pytest.importorskip("scrapy", "2.15", reason="Scrapy 2.15 is not instal
 from scrapy import signals  # noqa: E402
 from scrapy.exceptions import DropItem  # noqa: E402
 from scrapy.settings import Settings  # noqa: E402
+from scrapy.spidermiddlewares.httperror import HttpError  # noqa: E402
 from scrapy.utils.defer import maybe_deferred_to_future  # noqa: E402
 from scrapy.utils.test import get_crawler  # noqa: E402
 from support.proxy import Fault, Proxy, never  # noqa: E402
@@ -145,6 +146,18 @@ async def test_an_errback_is_the_spiders(parts):
     (retry,) = parts.waiting()
     error = OSError()
     assert retry.errback(Failure(error)) == [error]
+
+
+@in_a_crawl()
+async def test_a_page_that_another_middleware_refuses(parts):
+    """Its callback never sees it, whatever an errback does: it is new again. A status is no such refusal."""
+    requests = [await parts.begun(scrapy.Request(each, errback=lambda _: [])) for each in (A, B)]
+    refusals = ValueError("a captcha, and no page"), HttpError(None, "404")
+    for request, refusal in zip(requests, refusals, strict=True):
+        response = parts.response(request)
+        await parts.yielded(response, *request.errback(Failure(refusal)))
+    yield
+    assert parts.seen(A, B) == [False, True]
 
 
 def test_the_url_of_a_request(any_server):

@@ -143,7 +143,7 @@ class Crawl:
 
     def _stopped(self, fetch: Fetch) -> None:
         """Keep the request of a page that is not handled to its end; the next crawl fetches its starts by itself."""
-        if self.keeping is not None and fetch.items and fetch.again != START:
+        if self.keeping is not None and (fetch.items or fetch.again) and fetch.again != START:
             fetch.request.errback = fetch.errback
             self.keeping.note(fetch.request, fetch.items)
 

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from scrapy import Request
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http import Response
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from urifilter_redis.scrapy.outcomes import Outcome, Outcomes
@@ -62,10 +63,12 @@ class Fetch:
         self.in_pipelines = 0
 
     def __call__(self, failure: Failure) -> Any:
-        """Note that there is no page, and do what the spider's own errback does."""
-        if self.is_downloading:  # otherwise a middleware refused the page, as HttpErrorMiddleware does
+        """Note that there is no page, or none for the callback, and do what the spider's own errback does."""
+        if self.is_downloading:
             is_refused = isinstance(failure.value, IgnoreRequest) and not self.is_sent  # by robots.txt, for example
             self._finish(self, Outcome.REFUSED if is_refused else Outcome.FAILED)
+        elif self.outcome is Outcome.DONE and not isinstance(failure.value, HttpError):  # a 404 is a page
+            self.outcome = Outcome.FAILED  # a middleware has refused the page, and the callback never sees it
         return failure if self.errback is None else self.errback(failure)
 
     def is_redirect(self, request: Request) -> bool:

@@ -285,8 +285,11 @@ class UriFilterScheduler(BaseScheduler):
             if mark.get("ask"):
                 late.append(request)
                 items = [*items, self._crawl.item(request)]
-            if keeping is not None and items and mark.get("again") != START:
+            again = mark.get("again", "")
+            if keeping is not None and (items or again) and again != START:
                 keeping.note(request, items)
+            elif keeping is None and not items and again not in {"", START}:
+                unfiltered += 1
         return late, unfiltered
 
     def _pass_on(self, request: Request, mark: Mark) -> bool:
