@@ -406,6 +406,26 @@ def lossy(any_server):
         yield news, proxy
 
 
+@pytest.mark.parametrize("end", ["release", "commit"])
+def test_an_end_that_is_answered_late(lossy, end):
+    """The object has claimed the item once more since it was sent: that claim goes on, and is beaten for."""
+    news, proxy = lossy
+    with news.claims(pauses=False) as mine:
+        mine.claim("x")
+        method = getattr(mine, end)
+        error = lost(proxy, method, ["x"])
+        assert [each.item for each in mine.held] == ["x"]
+        if end == "release":
+            assert [each.item for each in mine.reclaim()] == ["x"]
+        else:
+            news.forget(["x"])
+            assert mine.claim("x") is True
+        assert method(["x"], retry=error) == [True]
+        assert [each.item for each in mine.held] == ["x"]
+        assert mine.commit(["x"]) == [True]
+        assert mine.held == []
+
+
 @pytest.mark.slow
 def test_a_retry_distrusts_the_near_cache(lossy):
     """A method that tells ages asks the server about what the near cache had answered."""

@@ -59,6 +59,35 @@ def beating() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "urifilter-beat"]
 
 
+def test_a_lost_reclaim_of_as_many_as_others_committed(any_server, monkeypatch):
+    """The counts are equal, and what was reclaimed is given back all the same."""
+    monkeypatch.setattr(holdings, "CALL_LIFE", 1000)
+    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
+    with (
+        Proxy(any_server.port) as proxy,
+        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
+        UriFilter.open("news", redis=any_server.url) as other,
+        other.claims() as theirs,
+        news.claims(lease=60, pauses=False) as mine,
+    ):
+        mine.claim("known")
+        mine._beating.stop(5)
+        monkeypatch.setattr(holdings, "BEATS", 0.0)
+        theirs.claim("unknown")
+        for _ in theirs.release(["unknown"]), theirs.reclaim():  # which loads the script
+            theirs.release(["unknown"])
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(AnswerLost):
+            mine.reclaim()
+        proxy.plan = first()
+        assert other.commit(["known"]) == [True]
+        assert other.beat(mine.holder) == 1 == len(mine.held)
+        threading.Event().wait(1.1)
+        beat(news, mine)
+        assert mine.held == []
+        assert [claim.item for claim in theirs.reclaim()] == ["unknown"]
+
+
 @pytest.mark.usefixtures("often")
 def test_slow_work_keeps_its_items(clients, clocked):
     """Two leases pass, and the item is still in flight; that of an object that does not beat has lapsed."""

@@ -208,6 +208,29 @@ def test_unknown_items_are_let_go_where_nothing_is_in_flight(service, news, monk
         assert requests == [b"/v1/filters/news/beat"]
 
 
+@pytest.mark.parametrize("end", ["release", "commit"])
+def test_an_end_that_is_answered_late(service, news, end):
+    """The object has claimed the item once more since it was sent: that claim goes on, and is beaten for."""
+    with (
+        HttpProxy(service.port) as proxy,
+        FilterAPIClient(proxy.url, timeouts=QUICK) as api,
+        api.claims("news") as mine,
+    ):
+        mine.claim("x")
+        method = getattr(mine, end)
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(FilterAPIError) as lost:
+            method(["x"])
+        proxy.plan = lambda _: Fault.PASS
+        if end == "release":
+            wait_until(mine.reclaim, "what was released does not come back")
+        else:
+            news.forget(["x"])
+            assert mine.claim("x") is True
+        assert method(["x"], retry=lost.value) == [True]
+        assert [each.item for each in mine.held] == ["x"]
+
+
 def test_unknown_items_of_an_idle_object_lapse(service, news):
     """While the call that took them is in doubt, the number of a beat does not count, and none keeps them alive."""
     requests = []

@@ -294,6 +294,22 @@ def test_what_is_outstanding_in_a_part(service, make_filter):
     assert (found["total"], found["outstanding"]) == (1, None)
 
 
+def test_what_is_outstanding_in_a_repeat(service, make_filter):
+    """What the first attempt found was this holder's by then: it is not taken from what others have."""
+    news = make_filter("news", shards=2)
+    with news.claims() as theirs, news.claims() as others:
+        theirs.claim_many(range(20))
+        theirs.release(range(20))
+        others.claim_many(["b", "c"])
+        body = {"holder": HOLDER, "lease": 60}
+        answers = []
+        for _ in range(2):
+            with service.raw() as connection:
+                keyed = request("POST", "/v1/filters/news/reclaim", json.dumps(body).encode(), Idempotency_Key='"one"')
+                answers.append(connection.ask(keyed).json())
+        assert [(each["total"], each["outstanding"]["others"]) for each in answers] == [(20, 2)] * 2
+
+
 @pytest.mark.slow
 def test_without_a_holder(guarded, served):
     """A commit needs none. A release does if there are tokens, because it would give back what others have."""

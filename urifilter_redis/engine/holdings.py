@@ -423,10 +423,12 @@ class ClaimOptions(ABC):
     Attributes:
         holding: the holder and its lease.
         holdings: notes the answers; None: nothing does.
+        ended: by digest the claim that is held as a call is first sent, which is the one that it ends.
     """
 
     holding: Holding
     holdings: Holdings | None = None
+    ended: dict[bytes, Claim | None] = field(default_factory=dict, init=False)
 
     @property
     @abstractmethod
@@ -457,12 +459,15 @@ class ClaimOptions(ABC):
         """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
         if self.holdings is not None:
             for digest, _, answer in zip(split(packed), positions, answers, strict=True):
-                if answer is not None:
+                held = self.holdings.claim_of((shard, digest))
+                if answer is not None and held is self.ended.get(digest, held):  # else it was claimed again since
                     self.holdings.drop(shard, digest)
 
-    def begin(self, shard: int, call: object) -> None:
+    def begin(self, shard: int, call: object, packed: bytes) -> None:
         """Let the holdings note a call before it is sent."""
         if self.holdings is not None:
+            for digest in () if self.method == "claim" else split(packed):
+                self.ended.setdefault(digest, self.holdings.claim_of((shard, digest)))
             self.holdings.begin(shard, call)
 
     def end(self, shard: int, call: object, packed: bytes, *, answered: bool, in_doubt: bool) -> None:  # noqa: ARG002 - likewise

@@ -356,7 +356,7 @@ def _ask_window(
         turn.send(window, requests, functools.partial(_note_answers, session, batch, window, requests))
     if claim_options is not None:
         for call in window:
-            claim_options.begin(call.shard, call)
+            claim_options.begin(call.shard, call, call.packed)
     try:
         yield from exchange(session, requests, turn)
     finally:

@@ -83,6 +83,8 @@ def reclaim_round(session: Session, holdings: Holdings, made: Round) -> Flow[lis
                 part = 0
                 while len(made.found) < made.limit and (yield from _reclaim_part(session, holdings, shard, made, part)):
                     part += 1
+            if record and made.found:  # what an earlier attempt found was this holder's before
+                yield from _inspect(session, holdings, some)
             if len(made.found) >= made.limit:
                 break
         else:
@@ -214,7 +216,7 @@ def beat(session: Session, holdings: Holdings) -> Flow[None]:
         marks = {shard: holdings.mark(shard) for shard in shards}
         answered = yield from _beat_in(session, holdings, shards, errors)
         for shard, count in answered.items():
-            differs = count != len(holdings.held[shard])
+            differs = count != len(holdings.held[shard]) or shard in holdings.suspects
             if holdings.undisturbed(shard, marks[shard]):
                 holdings.suspects.discard(shard)
                 differing += [shard] if differs else []

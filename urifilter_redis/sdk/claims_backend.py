@@ -63,6 +63,8 @@ class ClaimsCall(APICall):
         what = (filter_typeid, "reject" if "reason" in more else method.command, None)
         super().__init__(what, method.command, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
+        # the claims that are held as a part is first sent, which are those that it ends
+        self._ended: dict[bytes, Claim | None] = {}
 
     def is_like(self, other: APICall) -> bool:
         """Whether both calls are for the same items, of one process, and of one object of claims."""
@@ -81,6 +83,10 @@ class ClaimsCall(APICall):
         if self.holdings is None:
             yield
             return
+        held = self.holdings.held[SHARD]
+        for item in part.items if self.ends else ():
+            encoded = encode_item(item)
+            self._ended.setdefault(encoded, held.get(encoded))
         self.holdings.begin(SHARD, part)
         try:
             yield
@@ -98,7 +104,9 @@ class ClaimsCall(APICall):
             if answer is None:
                 continue
             if self.ends:
-                holdings.drop(SHARD, encode_item(item))
+                encoded, held = encode_item(item), holdings.held[SHARD]
+                if held.get(encoded) is self._ended.get(encoded):  # else it was claimed again since
+                    holdings.drop(SHARD, encoded)
             elif answer == IN_FLIGHT:
                 told = told or not holdings.has(SHARD, encode_item(item))
             elif answer == 0:
