@@ -1,5 +1,6 @@
 -- The steps of a restore. One restorer at a time writes; another takes over if it is silent for too long.
--- fence: whether a step may run, and signs of life. steps: that none is missing, and none comes late. lives: whether another restorer is alive.
+-- fence: whether a step may run, and signs of life. steps: whether one is missing, or comes late. lives: whether another
+-- restorer is alive.
 
 -- @section fence
 -- Needs: check_identity, now_ms.
