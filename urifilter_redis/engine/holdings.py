@@ -466,8 +466,9 @@ class ClaimOptions(ABC):
     def begin(self, shard: int, call: object, packed: bytes) -> None:
         """Let the holdings note a call before it is sent."""
         if self.holdings is not None:
+            held = self.holdings.held.get(shard, {})
             for digest in () if self.method == "claim" else split(packed):
-                self.ended.setdefault(digest, self.holdings.claim_of((shard, digest)))
+                self.ended.setdefault(digest, held.get(digest))
             self.holdings.begin(shard, call)
 
     def end(self, shard: int, call: object, packed: bytes, *, answered: bool, in_doubt: bool) -> None:  # noqa: ARG002 - likewise
