@@ -343,13 +343,16 @@ def _decompressed(chunks: Iterator[bytes | None], make: Callable[[], Any]) -> It
     """
     unpacker = make()
     for chunk in chunks:
-        for start in range(0, len(chunk or b""), PIECE):
-            piece = chunk[start : start + PIECE] if chunk else b""
+        if chunk is None:
+            yield None
+            continue
+        for start in range(0, len(chunk), PIECE):
+            piece = chunk[start : start + PIECE]
             while piece := piece.lstrip(b"\0") if unpacker.eof else piece:
                 unpacker = make() if unpacker.eof else unpacker
                 yield from filter(None, _parts(unpacker, piece))
                 piece = unpacker.unused_data if unpacker.eof else b""
-        yield None if chunk is None else b""
+        yield b""
     if not unpacker.eof:
         raise OSError(errno.EILSEQ, f"its compressed data end too early: {_READ}")
 

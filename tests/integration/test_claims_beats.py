@@ -59,35 +59,6 @@ def beating() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "urifilter-beat"]
 
 
-def test_a_lost_reclaim_of_as_many_as_others_committed(any_server, monkeypatch):
-    """The counts are equal, and what was reclaimed is given back all the same."""
-    monkeypatch.setattr(holdings, "CALL_LIFE", 1000)
-    UriFilter.create("news", redis=any_server.url, **PRECISE).close()
-    with (
-        Proxy(any_server.port) as proxy,
-        UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
-        UriFilter.open("news", redis=any_server.url) as other,
-        other.claims() as theirs,
-        news.claims(lease=60, pauses=False) as mine,
-    ):
-        mine.claim("known")
-        mine._beating.stop(5)
-        monkeypatch.setattr(holdings, "BEATS", 0.0)
-        theirs.claim("unknown")
-        for _ in theirs.release(["unknown"]), theirs.reclaim():  # which loads the script
-            theirs.release(["unknown"])
-        proxy.plan = lambda _: Fault.CUT_AFTER
-        with pytest.raises(AnswerLost):
-            mine.reclaim()
-        proxy.plan = first()
-        assert other.commit(["known"]) == [True]
-        assert other.beat(mine.holder) == 1 == len(mine.held)
-        threading.Event().wait(1.1)
-        beat(news, mine)
-        assert mine.held == []
-        assert [claim.item for claim in theirs.reclaim()] == ["unknown"]
-
-
 @pytest.mark.usefixtures("often")
 def test_slow_work_keeps_its_items(clients, clocked):
     """Two leases pass, and the item is still in flight; that of an object that does not beat has lapsed."""
@@ -276,9 +247,9 @@ def test_counts_tell_nothing_while_a_call_is_under_way(news, other, monkeypatch)
     mine.close()
 
 
-@pytest.mark.slow
-def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
-    """It is under way until its deadline: until then a retry gets the answers, after it a beat gives the items back."""
+@pytest.fixture
+def lossy(any_server, monkeypatch):
+    """A filter over a proxy that may lose replies, the proxy, and the filter itself; calls live for a second."""
     monkeypatch.setattr(holdings, "CALL_LIFE", 1000)
     UriFilter.create("news", redis=any_server.url, **PRECISE).close()
     with (
@@ -286,36 +257,65 @@ def test_a_call_whose_answer_is_lost(any_server, monkeypatch):
         UriFilter.open("news", redis=proxy.url, timeouts=CUT) as news,
         UriFilter.open("news", redis=any_server.url) as other,
     ):
-        mine = news.claims(lease=60)
+        yield news, proxy, other
+
+
+@pytest.mark.slow
+def test_a_call_whose_answer_is_lost(lossy, monkeypatch):
+    """It is under way until its deadline: until then a retry gets the answers, after it a beat gives the items back."""
+    news, proxy, other = lossy
+    mine = news.claims(lease=60)
+    mine.claim("known")
+    mine._beating.stop(5)
+    monkeypatch.setattr(holdings, "BEATS", 0.0)
+
+    def lost(items):
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(AnswerLost) as caught:
+            mine.claim_many(["known", *items])
+        assert caught.value.answers == [None] * 3
+        proxy.plan = first()
+        beat(news, mine)
+        assert mine.held[0] == Claim("known", "known")
+        return caught.value
+
+    error = lost(["a", "b"])
+    assert mine.claim_ages(["known", "a", "b"], retry=error) == [-1, 0, 0]
+    threading.Event().wait(1.1)
+    beat(news, mine)
+    assert sorted(claim.item for claim in mine.held) == ["a", "b", "known"]
+
+    error = lost(["c", "d"])
+    assert other.beat(mine.holder) == 5
+    threading.Event().wait(1.1)
+    beat(news, mine)
+    assert other.beat(mine.holder) == 3
+    with other.claims() as theirs:
+        assert sorted(claim.item for claim in theirs.reclaim()) == ["c", "d"]
+    assert mine.claim_ages(["known", "c", "d"], retry=error) == [-1, -1, -1]
+    mine.close()
+
+
+def test_a_lost_reclaim_of_as_many_as_others_committed(lossy, monkeypatch):
+    """The counts are equal, and what was reclaimed is given back all the same."""
+    news, proxy, other = lossy
+    with other.claims() as theirs, news.claims(lease=60, pauses=False) as mine:
         mine.claim("known")
         mine._beating.stop(5)
         monkeypatch.setattr(holdings, "BEATS", 0.0)
-
-        def lost(items):
-            proxy.plan = lambda _: Fault.CUT_AFTER
-            with pytest.raises(AnswerLost) as caught:
-                mine.claim_many(["known", *items])
-            assert caught.value.answers == [None] * 3
-            proxy.plan = first()
-            beat(news, mine)
-            assert mine.held[0] == Claim("known", "known")
-            return caught.value
-
-        error = lost(["a", "b"])
-        assert mine.claim_ages(["known", "a", "b"], retry=error) == [-1, 0, 0]
+        theirs.claim("unknown")
+        for _ in theirs.release(["unknown"]), theirs.reclaim():  # which loads the script
+            theirs.release(["unknown"])
+        proxy.plan = lambda _: Fault.CUT_AFTER
+        with pytest.raises(AnswerLost):
+            mine.reclaim()
+        proxy.plan = first()
+        assert other.commit(["known"]) == [True]
+        assert other.beat(mine.holder) == 1 == len(mine.held)
         threading.Event().wait(1.1)
         beat(news, mine)
-        assert sorted(claim.item for claim in mine.held) == ["a", "b", "known"]
-
-        error = lost(["c", "d"])
-        assert other.beat(mine.holder) == 5
-        threading.Event().wait(1.1)
-        beat(news, mine)
-        assert other.beat(mine.holder) == 3
-        with other.claims() as theirs:
-            assert sorted(claim.item for claim in theirs.reclaim()) == ["c", "d"]
-        assert mine.claim_ages(["known", "c", "d"], retry=error) == [-1, -1, -1]
-        mine.close()
+        assert mine.held == []
+        assert [claim.item for claim in theirs.reclaim()] == ["unknown"]
 
 
 @pytest.mark.usefixtures("often")

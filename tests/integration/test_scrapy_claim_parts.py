@@ -278,6 +278,16 @@ async def test_not_for_this_spider(parts, any_server, text, stat):
     assert left(any_server) == {}
 
 
+@in_a_crawl()
+async def test_wanted_again_as_the_spider_closes(parts, any_server, caplog):
+    """With claims a request without an item is not kept: the log says that it is lost."""
+    with UriFilter.open("news", redis=any_server.url) as news:
+        news.insert(A)
+    await parts.queued(scrapy.Request(A, meta={"urifilter": "again"}))
+    yield
+    assert "1 requests with dont_filter, or wanted again, were not made, and are lost" in caplog.text
+
+
 @in_a_crawl(URIFILTER_CLAIM_LAPSES=2)
 async def test_parked(parts, any_server, caplog):
     """A page that was in the hands of crawls that died is set aside, told and counted, and never committed."""

@@ -151,6 +151,11 @@ class Holdings:
         self.held[shard].pop(digest, None)
         self.orphans[shard].pop(digest, None)
 
+    def drop_claim(self, shard: int, digest: bytes, claim: Claim | None) -> None:
+        """Note that a claim is over; one of the same item that was made since goes on. None: it was not held."""
+        if self.claim_of((shard, digest)) is claim:
+            self.drop(shard, digest)
+
     def leave(self, shard: int, digest: bytes) -> None:
         """Make an orphan of an item in flight; the next beat gives it back."""
         self.orphans[shard][digest] = 0.0
@@ -459,9 +464,8 @@ class ClaimOptions(ABC):
         """Let the holdings note the answers of a call for the items of a batch at some positions; None: no answer."""
         if self.holdings is not None:
             for digest, _, answer in zip(split(packed), positions, answers, strict=True):
-                held = self.holdings.claim_of((shard, digest))
-                if answer is not None and held is self.ended.get(digest, held):  # else it was claimed again since
-                    self.holdings.drop(shard, digest)
+                if answer is not None:
+                    self.holdings.drop_claim(shard, digest, self.ended.get(digest))
 
     def begin(self, shard: int, call: object, packed: bytes) -> None:
         """Let the holdings note a call before it is sent."""

@@ -196,7 +196,7 @@ class Outcomes:
                 self.unfetched,
             )
         if unfiltered:
-            logger.warning("%d requests with dont_filter were not made, and are lost", unfiltered)
+            logger.warning("%d requests with dont_filter, or wanted again, were not made, and are lost", unfiltered)
 
     def _report(self, left: int) -> None:
         """Say once how many ends could not be told."""

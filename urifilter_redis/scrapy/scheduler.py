@@ -286,9 +286,11 @@ class UriFilterScheduler(BaseScheduler):
                 late.append(request)
                 items = [*items, self._crawl.item(request)]
             again = mark.get("again", "")
-            if keeping is not None and (items or again) and again != START:
+            if again == START or not (items or again):
+                continue
+            if keeping is not None:
                 keeping.note(request, items)
-            elif keeping is None and not items and again not in {"", START}:
+            elif not items:
                 unfiltered += 1
         return late, unfiltered
 

@@ -63,7 +63,7 @@ class ClaimsCall(APICall):
         what = (filter_typeid, "reject" if "reason" in more else method.command, None)
         super().__init__(what, method.command, more, objects, self._cuts, key)
         self.holdings, self.term = holdings, method.term
-        # the claims that are held as a part is first sent, which are those that it ends
+        # as of ``ClaimOptions``
         self._ended: dict[bytes, Claim | None] = {}
 
     def is_like(self, other: APICall) -> bool:
@@ -104,9 +104,8 @@ class ClaimsCall(APICall):
             if answer is None:
                 continue
             if self.ends:
-                encoded, held = encode_item(item), holdings.held[SHARD]
-                if held.get(encoded) is self._ended.get(encoded):  # else it was claimed again since
-                    holdings.drop(SHARD, encoded)
+                encoded = encode_item(item)
+                holdings.drop_claim(SHARD, encoded, self._ended.get(encoded))
             elif answer == IN_FLIGHT:
                 told = told or not holdings.has(SHARD, encode_item(item))
             elif answer == 0:
@@ -252,8 +251,7 @@ class HTTPClaims(ClaimsBackend[ClaimsCall]):
         ended = [claim.item for encoded, claim in moved if encoded in mine and not holdings.has(SHARD, encoded)]
         yield from self._answers(RELEASE, ended, self._holder())
         for encoded in known.keys() - mine:
-            if holdings.held[SHARD].get(encoded) is known[encoded]:  # else the caller has claimed it again
-                holdings.drop(SHARD, encoded)
+            holdings.drop_claim(SHARD, encoded, known[encoded])
 
     def _answers(
         self, method: Method[Any], objects: Sequence[Any], holder: dict[str, Any], payloads: Sequence[Any] | None = None
